@@ -1,0 +1,53 @@
+"""All sites in this process: for studies, rehearsals, and data that one party already holds."""
+
+import numpy as np
+from threadpoolctl import ThreadpoolController
+
+from fedmest.federation import Federation
+from fedmest.methods.base import Step
+from fedmest.models import GLM
+from fedmest.privacy.gdp import Array
+from fedmest.privacy.noise import Keys, Noise
+from fedmest.queries import Ask, SiteData
+from fedmest.scaling import Scaling
+
+
+class LocalEngine:
+    """Answers a schedule's steps with the rows of a federation.
+
+    The noise of a site in a round depends on (seed, site name, round) alone: not on other sites, not on threads.
+    """
+
+    def __init__(self, federation: Federation, model: GLM, y: Array, intercept: bool, seed: int) -> None:
+        self.federation = federation
+        self.model = model
+        self.y = y
+        self.intercept = intercept
+        self.seed = seed
+        self.keys: Keys = federation.keys
+        self.threads = ThreadpoolController()
+        self.rescale(Scaling.none(len(federation.features)))
+
+    def rescale(self, scaling: Scaling) -> None:
+        """From now on features and target are scaled so."""
+        y = scaling.apply_target(self.y)
+        rows = self.federation.rows(y, scaling.centre, scaling.scale, self.intercept)
+        self.data = SiteData(self.model, rows, self.seed)
+
+    def answer(self, number: int, step: Step, ask: Ask) -> Array:
+        """The replies to round `number`."""
+        noise = Noise(self.keys, self.seed, number)
+        if self.model.outputs == 1 and self.data.rows.columns < 64:
+            return step.query.answer(self.data, step.sites, ask, step.mus, noise)
+        with self.threads.limit(limits=1, user_api="blas"):  # sites are the parallel unit
+            return step.query.answer(self.data, step.sites, ask, step.mus, noise)
+
+    def paper_bound(self) -> float:
+        """The paper's rule: the largest over sites of the local 90 % quantile of gradient norms at zero. Leaks."""
+        rows = self.data.rows
+        norms = self.model.score_norms(rows, np.zeros((self.model.outputs, rows.columns)))
+        cuts = [
+            np.quantile(norms[begin:end], 0.9)
+            for begin, end in zip(rows.offsets[:-1], rows.offsets[1:], strict=True)
+        ]
+        return float(max(cuts))

@@ -1,0 +1,290 @@
+"""`fit` and `compare`: from a federation to results. The order of a run is written here, once."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from fedmest import scaling as scales
+from fedmest.engines import LocalEngine
+from fedmest.errors import InputError
+from fedmest.federation import Federation
+from fedmest.methods import CALIBRATIONS, WEIGHTS, Method, Server, Setting, Step, method_named
+from fedmest.methods.base import rounds
+from fedmest.models import GLM, Clipping, model_named
+from fedmest.models.glm import CLIPS
+from fedmest.privacy.budget import SCHEDULES
+from fedmest.privacy.gdp import Array
+from fedmest.privacy.noise import seed_word
+from fedmest.privacy.statement import PrivacyReport, ReleaseRecord, account
+from fedmest.queries.histogram import SCORE_GRID, Histogram, quantile, to_simplex
+from fedmest.result import Communication, Result
+
+BOUND_SHARE = 0.01  # of mu^2 (mu / 10), for the histogram that chooses B
+BOUND_QUANTILE = 0.8
+LARGEST_FEATURE = 1e100
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """All that is decided before a row is read."""
+
+    method: Method
+    setting: Setting
+    columns_to_scale: tuple[int, ...]
+    scaling_steps: list[Step]
+    bound_steps: list[Step]
+    method_steps: list[Step]
+
+    @property
+    def steps(self) -> list[Step]:
+        return [*self.scaling_steps, *self.bound_steps, *self.method_steps]
+
+
+def fit(
+    federation: Federation,
+    model: str = "logistic",
+    method: str = "fednewton",
+    mu: float = 2.0,
+    *,
+    calibration: str = "certified",
+    clip: str | None = None,
+    bound: str | float | None = None,
+    schedule: str | None = None,
+    scaling: str = "auto",
+    weights: str = "size",
+    weight_constant: float = 1.0,
+    participation: float = 1.0,
+    ridge: float = 0.0,
+    fit_intercept: bool = True,
+    seed: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    **options: Any,
+) -> Result:
+    """Fit a model over all sites; every site's rows are protected by mu-Gaussian differential privacy.
+
+    calibration="certified" derives all noise from proved sensitivities; "paper" reproduces the paper, gaps included.
+    clip: "consistent" keeps the estimating equation unbiased, "norm" is the paper's. bound: "private" buys B with 1 %
+    of mu^2, a number is used as it is, "paper" reads it off the data. schedule: "geometric" spends more on later steps,
+    "uniform" is the paper's. scaling: "auto" uses declared bounds and buys the rest privately. Options of the method
+    (K, R, eta ...) by name. mu=inf turns clipping and noise off.
+
+    >>> rng = np.random.default_rng(0)
+    >>> X, sites = rng.standard_normal((400, 2)), np.repeat(["a", "b"], 200)
+    >>> fed = Federation.from_arrays(X, (X[:, 0] > 0).astype(int), sites)
+    >>> result = fit(fed, model="logistic", method="fedsgd", mu=2.0, scaling="none", seed=1)
+    >>> result.theta.shape, round(result.privacy.mu, 6)
+    ((3,), 2.0)
+    """
+    glm = model_named(model)
+    kind = method_named(method)
+    if not kind.private:
+        mu = math.inf
+    paper = calibration == "paper"
+    clip = clip if clip is not None else ("norm" if paper else "consistent")
+    schedule = schedule if schedule is not None else ("uniform" if paper else "geometric")
+    bound = bound if bound is not None else ("paper" if paper else "private")
+    _check(calibration, clip, schedule, scaling, weights, bound, mu, ridge, participation, kind, glm, weight_constant)
+    y = glm.target(federation)
+    if not np.abs(federation.packed).max() < LARGEST_FEATURE:
+        raise InputError(f"a feature exceeds {LARGEST_FEATURE:g} in size; scale the column down")
+    intercept = bool(fit_intercept)
+    word = seed_word(seed)
+    setting = Setting(
+        glm, federation.sizes, len(federation.features) + intercept, float(mu), calibration, clip, schedule, weights,
+        weight_constant, participation, word,
+    )  # fmt: skip
+    mode = _scaling_mode(scaling, federation, glm, setting)
+    plan = _plan(kind.with_options(options, calibration), setting, federation, mode, bound)
+    engine = LocalEngine(federation, glm, y, intercept, word)
+    penalty = np.full(setting.shape, float(ridge))
+    if intercept:
+        penalty[:, 0] = 0.0
+    server = Server(setting, plan.steps, engine.answer, Clipping(clip), penalty, on_round=progress)
+
+    # 1. scales, 2. the bound, 3. the method; all along one schedule
+    caveats: list[str] = []
+    scaling_used = _scale(server, plan, engine, mode, caveats)
+    engine.rescale(scaling_used)
+    server.clipping = _clipping(server, plan, engine, bound, caveats)
+    theta = plan.method.run(server, plan.method_steps)
+    if not np.isfinite(theta).all():
+        raise InputError("the estimate is not finite: the steps are too long; lower eta, or scale the features")
+    if glm.outputs > 1:
+        theta = theta - theta.mean(axis=0)
+
+    names = (("intercept",) if intercept else ()) + federation.features
+    settings = {
+        "method_title": kind.title, "calibration": calibration, "clip": clip, "schedule": schedule, "scaling": mode,
+        "bound": server.clipping.bound if math.isfinite(server.clipping.bound) else None, "weights": weights,
+        "participation": participation, "ridge": ridge, "seed": seed, "n_rows": federation.n_rows,
+        "n_sites": federation.n_sites, "options": {k: v for k, v in vars(plan.method).items()},
+    }  # fmt: skip
+    return Result(
+        scaling_used.to_original(theta, intercept), names, glm, method, _report(server, caveats, seed),
+        _communication(server), tuple(scaling_used.to_original(t, intercept) for t in server.history), settings,
+        intercept,
+        None if server.site_thetas is None else scaling_used.to_original(server.site_thetas, intercept),
+    )  # fmt: skip
+
+
+def compare(
+    federation: Federation,
+    model: str = "logistic",
+    methods: Sequence[str] = ("np-pooled", "fedsgd", "fedavg", "fedhybrid", "fednewton"),
+    mu: float = 2.0,
+    **settings: Any,
+) -> dict[str, Result]:
+    """The same data by several methods, each with the whole budget to itself, as in a simulation."""
+    if not methods:
+        raise InputError("compare needs at least one method")
+    return {name: fit(federation, model, name, mu, **settings) for name in methods}
+
+
+def _check(
+    calibration: str, clip: str, schedule: str, scaling: str, weights: str, bound: str | float, mu: float,
+    ridge: float, participation: float, kind: type[Method], glm: GLM, weight_constant: float,
+) -> None:  # fmt: skip
+    for name, value, choices in (
+        ("calibration", calibration, CALIBRATIONS), ("clip", clip, CLIPS), ("schedule", schedule, SCHEDULES),
+        ("scaling", scaling, scales.SCALINGS), ("weights", weights, WEIGHTS),
+    ):  # fmt: skip
+        if value not in choices:
+            raise InputError(f"{name}={value!r}: choose one of {', '.join(choices)}")
+    if isinstance(bound, str):
+        if bound not in ("private", "paper"):
+            raise InputError(f"bound={bound!r}: choose private, paper, or give a positive number")
+        if bound == "paper" and calibration == "certified" and math.isfinite(mu):
+            raise InputError("bound='paper' reads the data without paying; it goes with calibration='paper' only")
+    elif not (math.isfinite(bound) and bound > 0):
+        raise InputError(f"bound={bound!r} must be a positive number")
+    if not _is_number(mu) or math.isnan(mu) or mu <= 0:
+        raise InputError(f"mu={mu!r} must be a positive number (inf for a fit without privacy)")
+    if not _is_number(ridge) or not (math.isfinite(ridge) and ridge >= 0):
+        raise InputError(f"ridge={ridge!r} must be a number of at least 0")
+    if not _is_number(weight_constant) or not (math.isfinite(weight_constant) and weight_constant > 0):
+        raise InputError(f"weight_constant={weight_constant!r} must be a positive number")
+    if not _is_number(participation) or not 0 < participation <= 1:
+        raise InputError(f"participation={participation!r} must lie above 0 and at most at 1")
+    if participation < 1 and not kind.samples_sites:
+        raise InputError(f"method {kind.id!r} needs every site in every round; leave participation at 1")
+    if kind.models and glm.name not in kind.models:
+        raise InputError(f"method {kind.id!r} works for {', '.join(kind.models)} models, not for {glm.name}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
+
+
+def _scaling_mode(scaling: str, federation: Federation, glm: GLM, s: Setting) -> str:
+    """Which scaling "auto" stands for, and whether the wish can be met."""
+    open_columns = scales.unbounded_columns(federation, glm.scales_target)
+    if scaling == "bounds" and open_columns:
+        name = federation.target_name if open_columns[0] == 0 else federation.features[open_columns[0] - 1]
+        raise InputError(
+            f"scaling='bounds', but column {name!r} has no declared bounds; declare them ({name}=low:high) or use "
+            "scaling='private'"
+        )
+    if scaling != "auto":
+        return "data" if scaling == "private" and math.isinf(s.mu) else scaling
+    if not open_columns:
+        return "bounds"
+    if math.isinf(s.mu):
+        return "data"
+    return "none" if s.paper else "private"
+
+
+def _plan(method: Method, s: Setting, federation: Federation, mode: str, bound: str | float) -> _Plan:
+    """Split the budget and write the schedule, from public facts alone."""
+    everyone = replace(s, participation=1.0)
+    left = 1.0
+    columns: tuple[int, ...] = ()
+    scaling_steps: list[Step] = []
+    bound_steps: list[Step] = []
+    if math.isfinite(s.mu):
+        if mode == "private":
+            columns = scales.unbounded_columns(federation, s.model.scales_target)
+            if columns:
+                scaling_steps = scales.schedule(everyone, columns, s.mu * math.sqrt(scales.SHARE))
+                left -= scales.SHARE
+        if bound == "private":
+            of = "records" if method.id == "fedstats" else "scores"
+            bound_steps = rounds(everyone, [Histogram(of)], np.ones((1, 1)), s.mu * math.sqrt(BOUND_SHARE))
+            left -= BOUND_SHARE
+    own = replace(s, mu=s.mu * math.sqrt(left))
+    return _Plan(method, s, columns, scaling_steps, bound_steps, method.schedule(own))
+
+
+def _scale(server: Server, plan: _Plan, engine: LocalEngine, mode: str, caveats: list[str]) -> scales.Scaling:
+    federation, glm = engine.federation, engine.model
+    if mode == "none":
+        return scales.Scaling.none(len(federation.features))
+    if mode == "data":
+        if math.isfinite(server.setting.mu):
+            caveats.append("Feature scales (means, standard deviations) were read off the data without paying for it.")
+        return scales.from_data(federation, engine.y, engine.intercept, glm.scales_target)
+    start = scales.from_bounds(federation, engine.intercept, glm.scales_target)
+    if not plan.scaling_steps:
+        return start
+    return scales.buy(server, plan.scaling_steps, start, plan.columns_to_scale, engine.intercept)
+
+
+def _clipping(
+    server: Server, plan: _Plan, engine: LocalEngine, bound: str | float, caveats: list[str]
+) -> Clipping:
+    rule = server.setting.clip
+    if math.isinf(server.setting.mu):
+        return Clipping(rule)
+    if bound == "paper":
+        caveats.append("The clipping bound was read off the data (the paper's rule) without paying for it.")
+        size = engine.paper_bound()
+    elif bound == "private":
+        theta = np.zeros(server.setting.shape)
+        edges = SCORE_GRID[None]
+        counts = server.ask(plan.bound_steps[0], theta, edges=edges).total()
+        level = 0.99 if plan.method.id == "fedstats" else BOUND_QUANTILE
+        size = quantile(to_simplex(counts, float(server.setting.sizes.sum())), SCORE_GRID, level)
+    else:
+        size = float(bound)
+    return Clipping(rule, size, engine.model.curvature_bound(size, server.setting.columns))
+
+
+def _report(server: Server, caveats: list[str], seed: int | None) -> PrivacyReport:
+    """Walk the rounds that were carried out. There is no other description of the run."""
+    releases: list[ReleaseRecord] = []
+    gaps: list[str] = list(caveats)
+    for number, record in enumerate(server.records):
+        step = record.step
+        gaps += [gap for gap in step.query.gaps if gap not in gaps]
+        for k, release in enumerate(step.query.releases()):
+            releases.append(
+                ReleaseRecord(
+                    number, step.query.name, release.what, release.part, step.mus[k], step.sites.astype(float),
+                    record.sensitivities[k], record.sds[k], step.weights, step.query.linear,
+                )
+            )  # fmt: skip
+    total, purposes = account(tuple(releases), len(server.setting.sizes))
+    private = math.isfinite(total)
+    certified = private and not gaps and server.setting.calibration == "certified"
+    if private and server.setting.paper and server.setting.participation < 1:
+        gaps.append("Sampled sites were charged as if they took part in every round, as in the paper.")
+    if private:
+        gaps.append(
+            "The noise of this run is a rehearsal: floating-point numbers from "
+            + ("a recorded seed, which whoever knows it can take off again." if seed is not None
+               else "a pseudo-random generator on the analyst's machine, not drawn at the sites.")
+        )  # fmt: skip
+    return PrivacyReport(total, tuple(releases), tuple(gaps), certified, by_purpose=purposes)
+
+
+def _communication(server: Server) -> Communication:
+    up = sum(r.floats_up * len(r.step.sites) for r in server.records)
+    down = sum(r.floats_down * len(r.step.sites) for r in server.records)
+    return Communication(len(server.records), up, down)
+
+
+def mean_squared_error(estimate: Array, truth: Array) -> float:
+    """Squared distance, summed over coefficients."""
+    return float(np.sum((np.asarray(estimate) - np.asarray(truth)) ** 2))

@@ -1,0 +1,239 @@
+"""What a method is made of: a schedule of steps, written before any row is read, and the server's side of the run."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar
+
+import numpy as np
+
+from fedmest.errors import InputError
+from fedmest.federation import Index
+from fedmest.models import GLM, Clipping
+from fedmest.privacy.budget import split
+from fedmest.privacy.gdp import Array
+from fedmest.queries import Ask, Query
+
+WEIGHTS = ("size", "optimal")
+CALIBRATIONS = ("certified", "paper")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The public facts that a schedule may depend on. There is no row in it."""
+
+    model: GLM
+    sizes: Index
+    columns: int
+    mu: float
+    calibration: str = "certified"
+    clip: str = "consistent"
+    schedule: str = "geometric"
+    weighting: str = "size"
+    weight_constant: float = 1.0
+    participation: float = 1.0
+    seed: int = 0
+
+    @property
+    def paper(self) -> bool:
+        return self.calibration == "paper"
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Shape of theta."""
+        return self.model.outputs, self.columns
+
+    @property
+    def everyone(self) -> Index:
+        return np.arange(len(self.sizes), dtype=np.int64)
+
+    def damping(self, eta: float) -> float:
+        """How much a gradient step shrinks what came before it, guessed from the model's typical curvature."""
+        return min(max(1.0 - eta * self.model.typical_curvature, 0.5), 0.99)
+
+    def weights(self, releases: int = 1) -> Array:
+        """Aggregation weights, summing to one: by size, or the paper's optimal ones (after its Theorem 1)."""
+        n = self.sizes.astype(float)
+        if self.weighting == "size" or math.isinf(self.mu):
+            return n / n.sum()
+        d = self.model.outputs * self.columns
+        sampling = self.weight_constant * d / n
+        privacy = self.weight_constant * d * max(d, math.log(n.sum())) * releases / (self.mu * n) ** 2
+        w = 1.0 / (sampling + privacy)
+        return w / w.sum()
+
+
+@dataclass(frozen=True)
+class Step:
+    """One round: a query, the price of each of its releases, who takes part, and how replies are weighted.
+
+    `mus` is (releases, 1) where all sites pay alike, else (releases, sites taking part).
+    """
+
+    query: Query
+    mus: Array
+    sites: Index
+    weights: Array
+
+
+@dataclass
+class Record:
+    """What happened in a round; the accountant reads the step that was executed and these."""
+
+    step: Step
+    sensitivities: Array
+    sds: Array
+    floats_up: int
+    floats_down: int
+
+
+@dataclass(frozen=True)
+class Replies:
+    """What the sites sent in one round, one row a site that took part."""
+
+    values: Array
+    weights: Array
+
+    def average(self) -> Array:
+        """Weighted mean, summed in the order of the sites' names whatever order they answered in."""
+        return np.asarray(np.einsum("i,ij->j", self.weights, self.values))
+
+    def total(self) -> Array:
+        return np.asarray(self.values.sum(axis=0))
+
+
+@dataclass
+class Server:
+    """The server's side of a run. It reaches sites through `answer` only, and only along the schedule."""
+
+    setting: Setting
+    schedule: Sequence[Step]
+    answer: Callable[[int, Step, Ask], Array]
+    clipping: Clipping
+    penalty: Array
+    records: list[Record] = field(default_factory=list)
+    history: list[Array] = field(default_factory=list)
+    site_thetas: Array | None = None
+    on_round: Callable[[int, int], None] | None = None
+
+    def ask(
+        self, step: Step, theta: Array, *, clipping: Clipping | None = None, drifts: Array | None = None,
+        edges: Array | None = None,
+    ) -> Replies:  # fmt: skip
+        """Put the next step of the schedule to its sites."""
+        number = len(self.records)
+        if number >= len(self.schedule) or self.schedule[number] is not step:
+            raise RuntimeError(f"round {number + 1}: the method asked for a step that is not next in its schedule")
+        if not np.isfinite(theta).all():
+            raise InputError(
+                f"the estimate stopped being finite in round {number + 1}: the steps are too long; lower eta, or scale "
+                "the features (declare bounds)"
+            )
+        ask = Ask(theta, clipping or self.clipping, self.penalty, drifts, edges)
+        values = self.answer(number, step, ask)
+        n = self.setting.sizes[step.sites].astype(float)
+        private = bool(np.isfinite(step.mus).all())
+        sensitivities = step.query.sensitivity(n, ask.clipping) if private else np.zeros((len(step.mus), len(n)))
+        sds = step.query.noise_sds(n, ask.clipping, step.mus)
+        self.records.append(Record(step, sensitivities, sds, values.shape[1], ask.floats_down))
+        if self.on_round is not None:
+            self.on_round(len(self.records), len(self.schedule))
+        return Replies(values, step.weights)
+
+    def note(self, theta: Array) -> Array:
+        """Keep an iterate for `Result.history` and hand it back."""
+        self.history.append(theta.copy())
+        return theta
+
+
+class Method:
+    """A federated estimator. Subclasses are frozen dataclasses whose fields are the options users may set."""
+
+    id: ClassVar[str]
+    title: ClassVar[str]
+    sends: ClassVar[str]
+    private: ClassVar[bool] = True
+    samples_sites: ClassVar[bool] = False
+    models: ClassVar[tuple[str, ...]] = ()  # empty: all
+
+    def schedule(self, s: Setting) -> list[Step]:
+        """All rounds with their prices, from public facts alone; prices compose to at most s.mu at every site."""
+        raise NotImplementedError
+
+    def run(self, server: Server, steps: Sequence[Step]) -> Array:
+        """Carry the steps out; the estimate (outputs, d)."""
+        raise NotImplementedError
+
+    @classmethod
+    def with_options(cls, options: dict[str, Any], calibration: str) -> "Method":
+        """An instance from user options, or an InputError that names what is wrong with them."""
+        known = {f.name: f for f in fields(cls)}  # type: ignore[arg-type]
+        for name, value in options.items():
+            if name not in known:
+                have = ", ".join(known) or "none"
+                raise InputError(f"method {cls.id!r} has no option {name!r}; its options: {have}")
+            check_option(cls.id, name, value, known[name].type)
+        return cls(**{**cls.defaults(calibration), **options})
+
+    @classmethod
+    def defaults(cls, calibration: str) -> dict[str, Any]:
+        """Options that differ from the field defaults under a calibration."""
+        return {}
+
+
+def check_option(method: str, name: str, value: Any, kind: Any) -> None:
+    text = str(getattr(kind, "__name__", kind))
+    if text == "int" and (isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1):
+        raise InputError(f"method {method!r}: option {name}={value!r} must be a whole number of at least 1")
+    if text == "float" and not (
+        isinstance(value, (int, float, np.floating)) and not isinstance(value, bool)
+        and math.isfinite(value) and value > 0
+    ):  # fmt: skip
+        raise InputError(f"method {method!r}: option {name}={value!r} must be a positive number")
+    if text == "bool" and not isinstance(value, bool):
+        raise InputError(f"method {method!r}: option {name}={value!r} must be True or False")
+    if text.startswith("Literal"):
+        choices = kind.__args__ if hasattr(kind, "__args__") else ()
+        if value not in choices:
+            raise InputError(f"method {method!r}: option {name}={value!r} must be one of {', '.join(map(str, choices))}")
+
+
+def rounds(s: Setting, queries: Sequence[Query], shares: Array, mu: float) -> list[Step]:
+    """Steps for queries asked one after another, with `shares` (queries, releases) of mu^2.
+
+    With client sampling and certified calibration the draw is balanced: every site takes part the same number of
+    times, give or take one, and its budget goes to its own rounds alone. The paper draws sites anew each round and
+    charges each as if it took part in all of them.
+    """
+    releases = shares.shape[1]
+    weights = s.weights(releases=shares.size)
+    if s.participation >= 1.0:
+        prices = split(mu, shares.ravel()).reshape(shares.shape)
+        return [
+            Step(query, prices[r][:, None], s.everyone, weights) for r, query in enumerate(queries)
+        ]
+    takers = _participants(s, len(queries))
+    spent = np.zeros(len(s.sizes))
+    for r, sites in enumerate(takers):
+        spent[sites] += shares[r].sum()
+    steps = []
+    for r, (query, sites) in enumerate(zip(queries, takers, strict=True)):
+        if math.isinf(mu):
+            mus = np.full((releases, 1), math.inf)
+        elif s.paper:
+            mus = mu * np.sqrt(shares[r] / shares.sum())[:, None]
+        else:
+            mus = mu * np.sqrt(shares[r][:, None] / spent[sites][None, :])
+        steps.append(Step(query, mus, sites, weights[sites] / weights[sites].sum()))
+    return steps
+
+
+def _participants(s: Setting, count: int) -> list[Index]:
+    rng = np.random.default_rng([s.seed, 0x5A3B])
+    m = len(s.sizes)
+    size = max(1, round(s.participation * m))
+    if s.paper:
+        return [np.sort(rng.choice(m, size, replace=False)).astype(np.int64) for _ in range(count)]
+    order = rng.permutation(m)
+    return [np.sort(np.take(order, np.arange(r * size, (r + 1) * size), mode="wrap")).astype(np.int64)
+            for r in range(count)]  # fmt: skip

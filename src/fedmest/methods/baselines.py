@@ -1,0 +1,72 @@
+"""Non-private yardsticks: all rows in one place (NP-Pooled), and every site alone (NP-LocalFit)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedmest.errors import InputError
+from fedmest.methods.base import Method, Server, Setting, Step
+from fedmest.privacy.gdp import Array
+from fedmest.queries import LocalFit, NewtonParts
+from fedmest.queries.newton import from_triangle, newton_direction
+
+
+def _free(query: NewtonParts | LocalFit, s: Setting) -> Step:
+    return Step(query, np.full((len(query.releases()), 1), np.inf), s.everyone, s.weights())
+
+
+@dataclass(frozen=True)
+class Pooled(Method):
+    """The maximum-likelihood estimate over all rows, by Newton's method to full accuracy."""
+
+    max_iterations: int = 100
+
+    id = "np-pooled"
+    title = "NP-Pooled"
+    sends = "all rows (the yardstick)"
+    private = False
+
+    def schedule(self, s: Setting) -> list[Step]:
+        return [_free(NewtonParts(), s)] * self.max_iterations
+
+    def run(self, server: Server, steps: Sequence[Step]) -> Array:
+        s = server.setting
+        theta = np.zeros(s.shape)
+        basis = s.model.contrasts(s.columns)
+        before, damping = np.inf, 1.0
+        for step in steps:
+            reply = server.ask(step, theta).average()
+            size = theta.size
+            gradient = reply[:size]
+            length = float(np.linalg.norm(gradient))
+            if length > before and damping > 1e-3:  # too long a step: go back half way
+                damping /= 2
+                theta = previous - damping * direction
+                continue
+            direction = newton_direction(gradient, from_triangle(reply[size:], size), 1e-12, basis).reshape(s.shape)
+            previous, before, damping = theta, length, 1.0
+            theta = server.note(theta - direction)
+            if float(np.abs(direction).max()) < 1e-10 * (1 + float(np.abs(theta).max())):
+                return theta
+        raise InputError(
+            "the pooled fit did not converge: the classes may be separable, or columns collinear; add a ridge"
+        )
+
+
+@dataclass(frozen=True)
+class LocalFits(Method):
+    """Each site's own estimate; `theta` is their weighted average, `site_thetas` holds them all."""
+
+    id = "np-local"
+    title = "NP-LocalFit"
+    sends = "nothing (each site alone)"
+    private = False
+
+    def schedule(self, s: Setting) -> list[Step]:
+        return [_free(LocalFit(), s)]
+
+    def run(self, server: Server, steps: Sequence[Step]) -> Array:
+        replies = server.ask(steps[0], np.zeros(server.setting.shape))
+        server.site_thetas = replies.values.reshape(-1, *server.setting.shape)
+        return server.note(replies.average().reshape(server.setting.shape))

@@ -1,0 +1,40 @@
+"""DP-SCAFFOLD: FedAvg with control variates (Karimireddy et al. 2020; Noble, Bellet, Dieuleveut 2022).
+
+A site's control variate is its mean noisy gradient over the last local steps, (theta - theta_i) / (K eta) corrected
+for the drift it was given: a function of what the site sent anyway, so it costs no privacy. Local step: theta -= eta
+(noisy gradient + c - c_i). Noise per local step as in FedAvg.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedmest.methods.base import Server, Step
+from fedmest.methods.fedavg import FedAvg
+from fedmest.privacy.gdp import Array
+
+
+class Scaffold(FedAvg):
+    id = "scaffold"
+    title = "DP-SCAFFOLD"
+    sends = "theta after K drift-corrected local steps, R times"
+
+    def run(self, server: Server, steps: Sequence[Step]) -> Array:
+        s = server.setting
+        theta = np.zeros(s.shape)
+        variates = np.zeros((len(s.sizes), *s.shape))
+        share = s.sizes / s.sizes.sum()
+        for step in steps:
+            common = np.einsum("i,icj->cj", share, variates)
+            drifts = common - variates[step.sites]
+            replies = server.ask(step, theta, drifts=drifts)
+            local = replies.values.reshape(len(step.sites), *s.shape)
+            variates[step.sites] = (theta - local) / (self.K * self.eta) - drifts
+            theta = server.note(replies.average().reshape(s.shape))
+        return theta
+
+
+class NonPrivateScaffold(Scaffold):
+    id = "np-scaffold"
+    title = "NP-SCAFFOLD"
+    private = False

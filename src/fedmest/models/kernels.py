@@ -1,0 +1,267 @@
+"""Compiled loops over packed rows, shared by every model with linear predictors.
+
+A model hands in two compiled functions, one that turns a tile's linear predictors into clipped residuals and one
+that turns them into curvature weights. They are passed as typed function pointers, so these loops are compiled
+once for all models and kept on disk.
+
+Sites run in parallel; inside a site all local steps run in a row, so that its tiles stay in cache. Each tile is
+read once for the predictors and, still warm, once more for the gradient. Within a site the arithmetic has one
+fixed order: results do not depend on the number of threads.
+"""
+
+import math
+
+import numba as nb
+import numpy as np
+from numba import types
+
+from fedmest.federation import TILE
+from fedmest.privacy.noise import add_normals
+
+F8 = types.float64
+VECTOR, MATRIX, CUBE = types.float64[::1], types.float64[:, ::1], types.float64[:, :, ::1]
+INDEX = types.int64[::1]
+
+# residual(eta, y, norms, bound, consistent, scratch): on entry eta[c, i] is the linear predictor of output c in
+# row i; on exit the factor that multiplies x_i in the row's clipped score.
+RESIDUAL = types.void(MATRIX, VECTOR, VECTOR, F8, types.boolean, VECTOR)
+# curvature(eta, y, norms, bound, consistent, largest, weights, scratch): weights[a, b, i] multiplies x_i x_i'
+# in block (a, b) of the row's curvature, whose Frobenius norm is at most `largest`.
+CURVATURE = types.void(MATRIX, VECTOR, VECTOR, F8, types.boolean, F8, CUBE, VECTOR)
+
+SUMS = {"contract", "reassoc", "nsz"}  # sums may be reordered (vectorised) but NaN and infinity keep their meaning
+EXACT = {"contract", "nsz"}  # no reordering: the exponential below relies on the order of its additions
+
+LOG2_E = 1.4426950408889634
+LN2_HIGH, LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
+ROUND = 6755399441055744.0  # 1.5 * 2^52: adding it rounds to an integer held in the lowest mantissa bits
+EXPONENT_LIMIT = 700.0
+
+
+@nb.njit(types.void(VECTOR, VECTOR), fastmath=EXACT, error_model="numpy", cache=True)
+def exponentials(x, scratch):  # type: ignore[no-untyped-def]
+    """x = exp(x) in place, arguments held to +-700, by a polynomial that the compiler can vectorise (2 ulp)."""
+    bits = scratch.view(np.int64)
+    for i in range(x.size):
+        v = min(max(x[i], -EXPONENT_LIMIT), EXPONENT_LIMIT)
+        shifted = v * LOG2_E + ROUND
+        scratch[i] = shifted
+        k = shifted - ROUND
+        r = (v - k * LN2_HIGH) - k * LN2_LOW
+        p = 1.6059043836821613e-10 * r + 2.08767569878681e-09
+        p = p * r + 2.505210838544172e-08
+        p = p * r + 2.755731922398589e-07
+        p = p * r + 2.7557319223985893e-06
+        p = p * r + 2.48015873015873e-05
+        p = p * r + 1.984126984126984e-04
+        p = p * r + 1.388888888888889e-03
+        p = p * r + 8.333333333333333e-03
+        p = p * r + 4.1666666666666664e-02
+        p = p * r + 1.6666666666666666e-01
+        p = p * r + 0.5
+        p = p * r + 1.0
+        x[i] = p * r + 1.0
+    for i in range(x.size):
+        bits[i] = (bits[i] + 1023) << 52
+    for i in range(x.size):
+        x[i] *= scratch[i]
+
+
+@nb.njit(types.void(VECTOR, types.int64, types.int64, types.int64, MATRIX, MATRIX), fastmath=SUMS, cache=True)
+def _predict_tile(packed, start, columns, width, theta, eta):  # type: ignore[no-untyped-def]
+    """eta = theta X for one tile X (columns x width)."""
+    if theta.shape[0] > 1:
+        np.dot(theta, packed[start : start + columns * width].reshape(columns, width), eta)
+        return
+    e = eta[0]
+    t = theta[0]
+    for i in range(width):
+        e[i] = 0.0
+    j = 0
+    while j + 4 <= columns:
+        at = start + j * width
+        a = packed[at : at + width]
+        b = packed[at + width : at + 2 * width]
+        c = packed[at + 2 * width : at + 3 * width]
+        d = packed[at + 3 * width : at + 4 * width]
+        ta, tb, tc, td = t[j], t[j + 1], t[j + 2], t[j + 3]
+        for i in range(width):
+            e[i] += ta * a[i] + tb * b[i] + tc * c[i] + td * d[i]
+        j += 4
+    while j < columns:
+        at = start + j * width
+        a = packed[at : at + width]
+        ta = t[j]
+        for i in range(width):
+            e[i] += ta * a[i]
+        j += 1
+
+
+@nb.njit(types.void(VECTOR, types.int64, types.int64, types.int64, MATRIX, MATRIX), fastmath=SUMS, cache=True)
+def _add_scores_of_tile(packed, start, columns, width, residual, total):  # type: ignore[no-untyped-def]
+    """total += residual X' for one tile X."""
+    if residual.shape[0] > 1:
+        total += np.dot(residual, packed[start : start + columns * width].reshape(columns, width).T)
+        return
+    e = residual[0]
+    g = total[0]
+    j = 0
+    while j + 2 <= columns:
+        at = start + j * width
+        a = packed[at : at + width]
+        b = packed[at + width : at + 2 * width]
+        sa = 0.0
+        sb = 0.0
+        for i in range(width):
+            sa += e[i] * a[i]
+            sb += e[i] * b[i]
+        g[j] += sa
+        g[j + 1] += sb
+        j += 2
+    if j < columns:
+        a = packed[start + j * width : start + (j + 1) * width]
+        sa = 0.0
+        for i in range(width):
+            sa += e[i] * a[i]
+        g[j] += sa
+
+
+FUNCTION = types.FunctionType(RESIDUAL)
+
+
+@nb.njit(
+    types.void(FUNCTION, VECTOR, VECTOR, VECTOR, types.int64, types.int64, types.int64, MATRIX, F8, types.boolean,
+               MATRIX, VECTOR, VECTOR),
+    cache=True,
+)  # fmt: skip
+def _site_score(residual, packed, y, norms, begin, end, columns, theta, bound, consistent, total, buffer, scratch):  # type: ignore[no-untyped-def]  # noqa: E501
+    """total = sum over the site's rows of the clipped score at theta."""
+    outputs = theta.shape[0]
+    total[:] = 0.0
+    for first in range(begin, end, TILE):
+        width = min(TILE, end - first)
+        eta = buffer[: outputs * width].reshape(outputs, width)
+        _predict_tile(packed, first * columns, columns, width, theta, eta)
+        residual(eta, y[first : first + width], norms[first : first + width], bound, consistent, scratch)
+        _add_scores_of_tile(packed, first * columns, columns, width, eta, total)
+
+
+@nb.njit(
+    types.void(FUNCTION, VECTOR, VECTOR, VECTOR, INDEX, types.int64, INDEX, CUBE, F8, types.boolean, MATRIX, CUBE),
+    parallel=True, cache=True,
+)  # fmt: skip
+def mean_scores(residual, packed, y, norms, offsets, columns, sites, thetas, bound, consistent, penalty, out):  # type: ignore[no-untyped-def]
+    """out[i] = mean clipped score of site sites[i] at thetas[i] (or the one theta for all) + penalty * theta."""
+    outputs = thetas.shape[1]
+    for i in nb.prange(sites.size):
+        site = sites[i]
+        begin, end = offsets[site], offsets[site + 1]
+        theta = thetas[i % thetas.shape[0]]
+        total = out[i]
+        buffer = np.empty(outputs * TILE)
+        scratch = np.empty(TILE)
+        _site_score(residual, packed, y, norms, begin, end, columns, theta, bound, consistent, total, buffer, scratch)
+        rows = max(end - begin, 1)
+        for c in range(outputs):
+            for j in range(columns):
+                total[c, j] = total[c, j] / rows + penalty[c, j] * theta[c, j]
+
+
+@nb.njit(
+    types.void(FUNCTION, VECTOR, VECTOR, VECTOR, INDEX, types.int64, INDEX, CUBE, types.int64, F8, F8, types.boolean,
+               MATRIX, CUBE, VECTOR, MATRIX, types.uint64[::1], types.uint64, types.uint64, CUBE),
+    parallel=True, cache=True,
+)  # fmt: skip
+def local_descents(residual, packed, y, norms, offsets, columns, sites, thetas, steps, eta, bound, consistent, penalty, drifts, sds, factors, keys, seed, stream, out):  # type: ignore[no-untyped-def]  # noqa: E501
+    """out[i] = theta after `steps` noisy gradient steps at site sites[i].
+
+    Step k: theta -= eta (mean clipped score + penalty theta + drift) + N(0, (sds[i] factors[k, i])^2); `factors`
+    may have a single column that serves all sites, `drifts` a single entry.
+    """
+    outputs = thetas.shape[1]
+    for i in nb.prange(sites.size):
+        site = sites[i]
+        begin, end = offsets[site], offsets[site + 1]
+        theta = out[i]
+        theta[:] = thetas[i % thetas.shape[0]]
+        drift = drifts[i % drifts.shape[0]]
+        total = np.empty((outputs, columns))
+        buffer = np.empty(outputs * TILE)
+        scratch = np.empty(TILE)
+        rate = eta / max(end - begin, 1)
+        for k in range(steps):
+            _site_score(
+                residual, packed, y, norms, begin, end, columns, theta, bound, consistent, total, buffer, scratch
+            )
+            for c in range(outputs):
+                for j in range(columns):
+                    theta[c, j] -= rate * total[c, j] + eta * (penalty[c, j] * theta[c, j] + drift[c, j])
+            sd = sds[i] * factors[k, i % factors.shape[1]]
+            if sd > 0.0:
+                add_normals(theta.reshape(outputs * columns), sd, keys[site], seed, stream + np.uint64(k))
+
+
+@nb.njit(
+    types.void(FUNCTION, VECTOR, VECTOR, VECTOR, INDEX, types.int64, MATRIX, F8, types.boolean, VECTOR),
+    parallel=True, cache=True,
+)  # fmt: skip
+def score_norms(residual, packed, y, norms, offsets, columns, theta, bound, consistent, out):  # type: ignore[no-untyped-def]
+    """out[row] = norm of the row's score at theta (clipped at `bound`; infinity leaves it as it is)."""
+    outputs = theta.shape[0]
+    for site in nb.prange(offsets.size - 1):
+        buffer = np.empty(outputs * TILE)
+        scratch = np.empty(TILE)
+        for first in range(offsets[site], offsets[site + 1], TILE):
+            width = min(TILE, offsets[site + 1] - first)
+            eta = buffer[: outputs * width].reshape(outputs, width)
+            _predict_tile(packed, first * columns, columns, width, theta, eta)
+            residual(eta, y[first : first + width], norms[first : first + width], bound, consistent, scratch)
+            for i in range(width):
+                square = 0.0
+                for c in range(outputs):
+                    square += eta[c, i] * eta[c, i]
+                out[first + i] = math.sqrt(square) * norms[first + i]
+
+
+@nb.njit(
+    types.void(types.FunctionType(CURVATURE), VECTOR, VECTOR, VECTOR, INDEX, types.int64, INDEX, CUBE, F8,
+               types.boolean, F8, MATRIX, CUBE),
+    parallel=True, cache=True, fastmath=SUMS,
+)  # fmt: skip
+def mean_curvatures(curvature, packed, y, norms, offsets, columns, sites, thetas, bound, consistent, largest, penalty, out):  # type: ignore[no-untyped-def]  # noqa: E501
+    """out[i] = mean clipped curvature (parameters x parameters) of site sites[i] at its theta, + diag(penalty)."""
+    outputs = thetas.shape[1]
+    for i in nb.prange(sites.size):
+        site = sites[i]
+        begin, end = offsets[site], offsets[site + 1]
+        theta = thetas[i % thetas.shape[0]]
+        total = out[i]
+        total[:] = 0.0
+        buffer = np.empty(outputs * TILE)
+        scratch = np.empty(TILE)
+        room = np.empty(outputs * outputs * TILE)
+        weighted_room = np.empty(columns * TILE)
+        for first in range(begin, end, TILE):
+            width = min(TILE, end - first)
+            eta = buffer[: outputs * width].reshape(outputs, width)
+            weights = room[: outputs * outputs * width].reshape(outputs, outputs, width)
+            weighted = weighted_room[: columns * width].reshape(columns, width)
+            tile = packed[first * columns : (first + width) * columns].reshape(columns, width)
+            _predict_tile(packed, first * columns, columns, width, theta, eta)
+            curvature(
+                eta, y[first : first + width], norms[first : first + width], bound, consistent, largest, weights, scratch
+            )
+            for a in range(outputs):
+                for b in range(a + 1):
+                    for j in range(columns):
+                        for r in range(width):
+                            weighted[j, r] = weights[a, b, r] * tile[j, r]
+                    block = total[a * columns : (a + 1) * columns, b * columns : (b + 1) * columns]
+                    block += np.dot(weighted, tile.T)
+        rows = max(end - begin, 1)
+        for a in range(outputs * columns):
+            for b in range(a + 1):
+                # blocks below the diagonal are full, diagonal blocks symmetric up to rounding
+                total[a, b] /= rows
+                total[b, a] = total[a, b]
+            total[a, a] += penalty[a // columns, a % columns]

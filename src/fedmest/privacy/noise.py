@@ -1,0 +1,94 @@
+"""Gaussian noise whose stream depends on (seed, site, round, step) alone, for simulations and rehearsals.
+
+Philox 4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3") turns a counter into random
+bits, so any site's noise can be drawn by any thread in any order. Pairs of words become normals by Box-Muller.
+Whoever knows the seed can take this noise off again: it is for experiments, not for release from a real site.
+"""
+
+import hashlib
+import math
+import secrets
+from dataclasses import dataclass
+
+import numba as nb
+import numpy as np
+import numpy.typing as npt
+
+MULTIPLY_A, MULTIPLY_B = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
+WEYL_A, WEYL_B = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
+LOW, SHIFT = np.uint64(0xFFFFFFFF), np.uint64(32)
+TO_UNIT = 1.0 / 4294967296.0
+LOCAL_STEPS = 1 << 16  # streams per round: local step t of round r draws from stream r * LOCAL_STEPS + t
+
+Keys = npt.NDArray[np.uint64]
+
+
+@nb.njit("UniTuple(u8, 4)(u8, u8, u8, u8, u8, u8)", cache=True)
+def philox(c0, c1, c2, c3, k0, k1):  # type: ignore[no-untyped-def]
+    """Four 32-bit words (held in 64-bit integers) for a 128-bit counter and a 64-bit key."""
+    for _ in range(10):
+        a = MULTIPLY_A * c0
+        b = MULTIPLY_B * c2
+        c0, c1, c2, c3 = (b >> SHIFT) ^ c1 ^ k0, b & LOW, (a >> SHIFT) ^ c3 ^ k1, a & LOW
+        k0 = (k0 + WEYL_A) & LOW
+        k1 = (k1 + WEYL_B) & LOW
+    return c0, c1, c2, c3
+
+
+@nb.njit("void(f8[::1], f8, u8, u8, u8)", cache=True)
+def add_normals(values, sd, key, seed, stream):  # type: ignore[no-untyped-def]
+    """values += sd * Z, Z the standard normals of this site (key), seed and stream."""
+    for start in range(0, values.size, 4):
+        word = philox(np.uint64(start // 4), stream & LOW, seed & LOW, seed >> SHIFT, key & LOW, key >> SHIFT)
+        for pair in range(2):
+            position = start + 2 * pair
+            if position >= values.size:
+                break
+            # (word + 1/2) / 2^32 never hits 0 or 1
+            first = word[2 * pair]
+            second = word[2 * pair + 1]
+            radius = sd * math.sqrt(-2.0 * math.log((float(first) + 0.5) * TO_UNIT))
+            angle = 2.0 * math.pi * (float(second) + 0.5) * TO_UNIT
+            values[position] += radius * math.cos(angle)
+            if position + 1 < values.size:
+                values[position + 1] += radius * math.sin(angle)
+
+
+@nb.njit("void(f8[:, ::1], f8[::1], i8[::1], u8[::1], u8, u8)", parallel=True, cache=True)
+def _add_by_site(values, sds, sites, keys, seed, stream):  # type: ignore[no-untyped-def]
+    for i in nb.prange(sites.size):
+        if sds[i] > 0.0:
+            add_normals(values[i], sds[i], keys[sites[i]], seed, stream)
+
+
+@dataclass(frozen=True)
+class Noise:
+    """The noise of one round: site keys, seed, and the number of the round."""
+
+    keys: Keys
+    seed: int
+    round: int
+
+    def stream(self, release: int = 0) -> np.uint64:
+        """The stream of one release of the round."""
+        return np.uint64(self.round * LOCAL_STEPS + release)
+
+    def add(self, values: npt.NDArray[np.float64], sds: npt.NDArray[np.float64], sites: npt.NDArray[np.int64],
+            release: int = 0) -> None:  # fmt: skip
+        """values[i] += sds[i] Z_i, Z_i the standard normals of site sites[i] for this release."""
+        _add_by_site(values, sds, sites, self.keys, np.uint64(self.seed), self.stream(release))
+
+
+def seed_word(seed: int | None) -> int:
+    """A 64-bit word for any integer seed; without one, from the operating system."""
+    if seed is None:
+        return secrets.randbits(64)
+    digest = hashlib.blake2b(str(int(seed)).encode(), digest_size=8, person=b"fedmest seed")
+    return int.from_bytes(digest.digest(), "little")
+
+
+def site_keys(names: npt.NDArray[np.object_]) -> Keys:
+    """One 64-bit key a site, from its name alone."""
+    from pandas.util import hash_array
+
+    return np.asarray(hash_array(names, hash_key="fedmest site key"[:16], categorize=False), dtype=np.uint64)

@@ -1,0 +1,86 @@
+"""Noisy histograms on public grids: of row score norms (to choose the bound B), of columns (to choose scales).
+
+Replacing a row moves it from one bin to another in each histogram it is counted in: with g histograms the vector of
+counts moves by sqrt(2 g), whatever n is.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedmest.federation import Index
+from fedmest.models import Clipping
+from fedmest.privacy.gdp import Array
+from fedmest.privacy.noise import Noise
+from fedmest.queries.base import Ask, Query, Release, SiteData
+
+SCORE_GRID = 2.0 ** np.arange(-12.0, 25.0, 0.5)
+
+
+@dataclass(frozen=True)
+class Histogram(Query):
+    """Counts between `edges` (groups, bins - 1 inner edges), one histogram a group.
+
+    of="scores": norms of the rows' scores at theta; of="records": norms of (x, y); of="columns": the values of the
+    given columns (0 is the target), each a group.
+    """
+
+    of: str
+    columns: tuple[int, ...] = ()
+    name = "histogram"
+    linear = True
+
+    @property
+    def groups(self) -> int:
+        return max(len(self.columns), 1)
+
+    def releases(self) -> tuple[Release, ...]:
+        what = {"scores": "gradient norms", "records": "record norms", "columns": "columns"}[self.of]
+        return (Release(f"histogram of {what}"),)
+
+    def sensitivity(self, n: Array, clipping: Clipping) -> Array:
+        return np.full((1, len(n)), math.sqrt(2.0 * self.groups))
+
+    def answer(self, data: SiteData, sites: Index, ask: Ask, mus: Array, noise: Noise) -> Array:
+        edges = ask.edges
+        assert edges is not None
+        rows = data.rows
+        site_of_row = np.repeat(np.arange(len(rows.sizes)), rows.sizes)
+        bins = edges.shape[1] + 1
+        counts = np.empty((len(rows.sizes), self.groups, bins))
+        for group, values in enumerate(self._values(data, ask)):
+            cell = site_of_row * bins + np.searchsorted(edges[group], values, side="right")
+            counts[:, group] = np.bincount(cell, minlength=len(rows.sizes) * bins).reshape(-1, bins)
+        replies = np.ascontiguousarray(counts[sites].reshape(len(sites), -1))
+        sds = self.noise_sds(rows.sizes[sites].astype(float), ask.clipping, mus)
+        noise.add(replies, np.ascontiguousarray(sds[0]), sites)
+        return replies
+
+    def _values(self, data: SiteData, ask: Ask) -> list[Array]:
+        if self.of == "scores":
+            return [data.model.score_norms(data.rows, ask.theta)]
+        if self.of == "records":
+            return [np.sqrt(data.rows.norms**2 + data.rows.y**2)]
+        matrix = data.rows.matrix()
+        return [data.rows.y if column == 0 else matrix[:, column] for column in self.columns]
+
+
+def to_simplex(counts: Array, total: float) -> Array:
+    """The nearest histogram with no negative bin and the known total: noise in empty bins falls away."""
+    ordered = np.sort(counts)[::-1]
+    excess = (np.cumsum(ordered) - total) / np.arange(1, len(counts) + 1)
+    kept = np.flatnonzero(ordered > excess)
+    return np.maximum(counts - excess[kept[-1]], 0.0) if len(kept) else np.full(len(counts), total / len(counts))
+
+
+def quantile(counts: Array, edges: Array, level: float) -> float:
+    """The value at `level` of a histogram with inner `edges`, linear inside a bin; open end bins count as their edge."""
+    share = np.cumsum(counts) / counts.sum()
+    place = int(np.searchsorted(share, level))
+    if place == 0:
+        return float(edges[0])
+    if place >= len(edges):
+        return float(edges[-1])
+    inside = (level - share[place - 1]) / max(share[place] - share[place - 1], 1e-300)
+    return float(edges[place - 1] + inside * (edges[place] - edges[place - 1]))

@@ -1,0 +1,111 @@
+"""What a fit returns."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedmest.errors import InputError
+from fedmest.models import GLM
+from fedmest.privacy.gdp import Array
+from fedmest.privacy.statement import PrivacyReport
+
+
+@dataclass(frozen=True)
+class Communication:
+    """Traffic of a run. Floats are 8 bytes."""
+
+    rounds: int
+    floats_up: int
+    floats_down: int
+
+    @property
+    def bytes(self) -> int:
+        return 8 * (self.floats_up + self.floats_down)
+
+
+@dataclass(frozen=True)
+class Result:
+    """An estimate with its privacy report. Coefficients are on the original scale, intercept first."""
+
+    coefficients: Array  # (outputs, d)
+    names: tuple[str, ...]
+    model: GLM
+    method: str
+    privacy: PrivacyReport
+    communication: Communication
+    history: tuple[Array, ...]
+    settings: dict[str, Any]
+    fit_intercept: bool = True
+    site_thetas: Array | None = field(default=None, repr=False)
+
+    @property
+    def theta(self) -> Array:
+        """(d,) with the intercept first; (classes, d) for the multinomial model."""
+        return self.coefficients if self.model.outputs > 1 else self.coefficients[0]
+
+    def predict(self, X: npt.ArrayLike) -> Array:
+        """Expected response for rows of features on the original scale: (n,), or (n, classes) of probabilities."""
+        values = np.asarray(X, dtype=float)
+        wanted = self.coefficients.shape[1] - self.fit_intercept
+        if values.ndim != 2 or values.shape[1] != wanted:
+            raise InputError(f"X has shape {values.shape}; the fit needs {wanted} feature columns")
+        slopes = self.coefficients[:, 1:] if self.fit_intercept else self.coefficients
+        eta = values @ slopes.T + (self.coefficients[:, 0] if self.fit_intercept else 0.0)
+        mean = self.model.mean(eta)
+        return mean if self.model.outputs > 1 else np.asarray(mean[:, 0])
+
+    def summary(self) -> str:
+        """Coefficients, the settings that matter, and the privacy statement."""
+        import textwrap
+
+        title = f"{self.model.name} regression, {self.settings['method_title']}"
+        facts = (
+            f"{self.settings['n_rows']:,} rows at {self.settings['n_sites']:,} sites; {self.communication.rounds} rounds, "
+            f"{self.communication.bytes:,} bytes; seed {self.settings['seed']}"
+        )
+        lines = [title, facts, "", *self.table(), ""]
+        lines += textwrap.wrap(self.privacy.statement(), 100)
+        return "\n".join(lines)
+
+    def table(self) -> list[str]:
+        """The coefficient table, a line each."""
+        labels = [str(c) for c in self.model.classes] if self.model.outputs > 1 else ["coef"]
+        width = max(len(n) for n in self.names)
+        head = " " * width + "".join(f"{label[:12]:>13}" for label in labels)
+        rows = [
+            f"{name:<{width}}" + "".join(f"{value:>13.5g}" for value in self.coefficients[:, j])
+            for j, name in enumerate(self.names)
+        ]
+        return [head, *rows]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain numbers and texts, for JSON."""
+        coefficients: Any = dict(zip(self.names, self.coefficients[0].tolist(), strict=True))
+        if self.model.outputs > 1:
+            coefficients = {
+                str(label): dict(zip(self.names, row.tolist(), strict=True))
+                for label, row in zip(self.model.classes, self.coefficients, strict=True)
+            }
+        private = math.isfinite(self.privacy.mu)
+        return {
+            "model": self.model.name,
+            "method": self.method,
+            "coefficients": coefficients,
+            "privacy": {
+                "mu": self.privacy.mu if private else None,
+                "epsilon_at_delta_1e-6": self.privacy.epsilon(1e-6) if private else None,
+                "third_party_mu": self.privacy.third_party if private else None,
+                "certified": self.privacy.certified,
+                "caveats": list(self.privacy.caveats),
+                "statement": self.privacy.statement(),
+            },
+            "communication": {
+                "rounds": self.communication.rounds,
+                "floats_up": self.communication.floats_up,
+                "floats_down": self.communication.floats_down,
+            },
+            "settings": self.settings,
+        }

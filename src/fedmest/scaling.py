@@ -1,0 +1,125 @@
+"""Public scaling: features (and a linear model's target) brought to unit size before any gradient is clipped.
+
+Scales are public facts by the time they are used: declared bounds, or noisy histograms that a share of the budget
+bought, or (with a caveat) the data's own means and standard deviations. Estimates are carried back to the original
+scale at the end.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedmest.federation import Federation
+from fedmest.methods.base import Server, Setting, Step, rounds
+from fedmest.privacy.gdp import Array
+from fedmest.queries.histogram import Histogram, quantile, to_simplex
+
+SCALINGS = ("auto", "bounds", "private", "data", "none")
+SHARE = 0.05  # of mu^2, for both rounds of histograms together
+FINE_BINS = 64
+TAIL = 0.01  # a column's span runs from this quantile to one minus it
+NOISE_LEVEL = 4.0  # standard deviations of its noise that a bin must exceed to count
+NORMAL_SPAN = 2.33  # standard deviations from the middle to the 99 % point of a normal
+_POWERS = 2.0 ** np.arange(-10.0, 41.0)
+SIGNED_GRID = np.concatenate([-_POWERS[::-1], _POWERS])
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """x -> (x - centre) / scale for each feature; y likewise for the target (linear model only)."""
+
+    centre: Array
+    scale: Array
+    target_centre: float = 0.0
+    target_scale: float = 1.0
+
+    @staticmethod
+    def none(features: int) -> "Scaling":
+        return Scaling(np.zeros(features), np.ones(features))
+
+    def apply_target(self, y: Array) -> Array:
+        return y if (self.target_centre, self.target_scale) == (0.0, 1.0) else (y - self.target_centre) / self.target_scale
+
+    def to_original(self, theta: Array, intercept: bool) -> Array:
+        """Coefficients (..., d) for original features and target, from those for scaled ones."""
+        out = theta * self.target_scale
+        if not intercept:
+            return np.asarray(out / self.scale)
+        slopes = out[..., 1:] / self.scale
+        first = out[..., :1] - (slopes * self.centre).sum(axis=-1, keepdims=True)
+        first = first + self.target_centre
+        return np.concatenate([first, slopes], axis=-1)
+
+
+def from_bounds(federation: Federation, intercept: bool, with_target: bool) -> Scaling:
+    """Declared bounds to about +-2 (indicators to +-1); columns without bounds stay as they are."""
+    scaling = Scaling.none(len(federation.features))
+    for j, name in enumerate(federation.features):
+        if name in federation.bounds:
+            low, high = federation.bounds[name]
+            half = (high - low) / 2
+            scaling.scale[j] = half if (low, high) == (0.0, 1.0) else half / 2
+            scaling.centre[j] = (low + high) / 2 if intercept else 0.0
+    if not (with_target and federation.target_name in federation.bounds):
+        return scaling
+    low, high = federation.bounds[federation.target_name]
+    middle = (low + high) / 2 if intercept else 0.0
+    return Scaling(scaling.centre, scaling.scale, middle, (high - low) / 4)
+
+
+def from_data(federation: Federation, y: Array, intercept: bool, with_target: bool) -> Scaling:
+    """Means and standard deviations read off the rows: for non-private fits, or with a caveat."""
+    matrix = federation.design()[:, 1:]
+    centre = matrix.mean(axis=0) if intercept else np.zeros(matrix.shape[1])
+    scale = np.sqrt(np.mean((matrix - centre) ** 2, axis=0))
+    if not with_target:
+        return Scaling(centre, scale)
+    middle = float(y.mean()) if intercept else 0.0
+    return Scaling(centre, scale, middle, float(np.sqrt(np.mean((y - middle) ** 2))) or 1.0)
+
+
+def unbounded_columns(federation: Federation, with_target: bool) -> tuple[int, ...]:
+    """Columns that no declared bound covers: 0 for the target, j for feature j (first is 1)."""
+    columns = [j + 1 for j, name in enumerate(federation.features) if name not in federation.bounds]
+    return tuple(([0] if with_target and federation.target_name not in federation.bounds else []) + columns)
+
+
+def schedule(s: Setting, columns: tuple[int, ...], mu: float) -> list[Step]:
+    """Two rounds of histograms: on a signed power grid, then on a linear grid inside each column's span."""
+    return rounds(s, [Histogram("columns", columns)] * 2, np.ones((2, 1)), mu)
+
+
+def buy(server: Server, steps: list[Step], start: Scaling, columns: tuple[int, ...], intercept: bool) -> Scaling:
+    """Replace the scale of `columns` by what the noisy histograms say."""
+    theta = np.zeros(server.setting.shape)
+    coarse_edges = np.tile(SIGNED_GRID, (len(columns), 1))
+    coarse = _histograms(server, steps[0], theta, coarse_edges)
+    spans = []
+    for counts in coarse:
+        share = np.cumsum(counts) / counts.sum()
+        low, high = np.searchsorted(share, TAIL), np.searchsorted(share, 1 - TAIL)
+        last = len(SIGNED_GRID) - 1
+        spans.append((SIGNED_GRID[max(low - 1, 0)], SIGNED_GRID[min(max(high, low, 1), last)]))
+    fine_edges = np.stack([np.linspace(low, high, FINE_BINS + 1) for low, high in spans])
+    fine = _histograms(server, steps[1], theta, fine_edges)
+    centre, scale = start.centre.copy(), start.scale.copy()
+    target = (start.target_centre, start.target_scale)
+    for column, counts, edges in zip(columns, fine, fine_edges, strict=True):
+        low, high = quantile(counts, edges, TAIL), quantile(counts, edges, 1 - TAIL)
+        if high - low < 2 * _POWERS[0]:  # almost all zeros: no scale to be had
+            continue
+        middle = (low + high) / 2 if intercept else 0.0
+        width = max((high - low) / 2, max(abs(low), abs(high)) if not intercept else 0.0) / NORMAL_SPAN
+        if column == 0:
+            target = (middle, width)
+        else:
+            centre[column - 1], scale[column - 1] = middle, width
+    return Scaling(centre, scale, *target)
+
+
+def _histograms(server: Server, step: Step, theta: Array, edges: Array) -> list[Array]:
+    total = server.ask(step, theta, edges=edges).total().reshape(len(edges), -1)
+    sd = float(np.linalg.norm(server.records[-1].sds[0]))
+    # tails matter here, and most bins are empty: what noise alone would give is not counted
+    significant = np.where(total > NOISE_LEVEL * sd, total, 0.0)
+    return [to_simplex(counts, float(server.setting.sizes.sum())) for counts in significant]
