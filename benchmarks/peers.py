@@ -348,11 +348,12 @@ def ensure_environment(system: str, root: Path) -> Path:
     return python
 
 
-def worker_command(system: str, python: Path) -> list[str]:
+def worker_command(system: str, python: Path, scratch: Path) -> list[str]:
     """How a worker is started: pfl under torchrun, as its documentation says for more than one process."""
     command = [str(python)]
     if system == "pfl" and processes() > 1:
         command += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes()}"]
+        command += [f"--log-dir={scratch}"]
     return [*command, str(Path(__file__).resolve()), "--worker", system]
 
 
@@ -365,7 +366,7 @@ def run_system(system: str, python: Path, data: Path, rounds: Sequence[int], rep
         "FLWR_HOME": str(data.parent / "flwr"),
         "RAY_USAGE_STATS_ENABLED": "0",
     }
-    command = worker_command(system, python)
+    command = worker_command(system, python, data.parent)
     command += ["--data", str(data), "--rounds", *map(str, rounds), "--repeats", str(repeats)]
     ran = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **quiet})
     answers = [line for line in ran.stdout.splitlines() if line.startswith('{"version"')]

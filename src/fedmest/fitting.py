@@ -19,11 +19,12 @@ from fedmest.privacy.budget import SCHEDULES
 from fedmest.privacy.gdp import Array
 from fedmest.privacy.noise import seed_word
 from fedmest.privacy.statement import PrivacyReport, ReleaseRecord, account
-from fedmest.queries.histogram import SCORE_GRID, Histogram, quantile, to_simplex
+from fedmest.queries.histogram import SCORE_GRID, Histogram, quantile, significant
 from fedmest.result import Communication, Result
 
 BOUND_SHARE = 0.01  # of mu^2 (mu / 10), for the histogram that chooses B
-BOUND_QUANTILE = 0.8
+BOUND_QUANTILE = 0.9
+RECORD_QUANTILE = 0.99  # second moments are biased by every row that is cut
 LARGEST_FEATURE = 1e100
 
 
@@ -207,7 +208,9 @@ def _plan(method: Method, s: Setting, federation: Federation, mode: str, bound: 
         if mode == "private":
             columns = scales.unbounded_columns(federation, s.model.scales_target)
             if columns:
-                scaling_steps = scales.schedule(everyone, columns, s.mu * math.sqrt(scales.SHARE))
+                scaling_steps = scales.schedule(
+                    everyone, columns, s.columns > len(federation.features), s.mu * math.sqrt(scales.SHARE)
+                )
                 left -= scales.SHARE
         if bound == "private":
             of = "records" if method.id == "fedstats" else "scores"
@@ -241,14 +244,19 @@ def _clipping(
         caveats.append("The clipping bound was read off the data (the paper's rule) without paying for it.")
         size = engine.paper_bound()
     elif bound == "private":
-        theta = np.zeros(server.setting.shape)
-        edges = SCORE_GRID[None]
-        counts = server.ask(plan.bound_steps[0], theta, edges=edges).total()
-        level = 0.99 if plan.method.id == "fedstats" else BOUND_QUANTILE
-        size = quantile(to_simplex(counts, float(server.setting.sizes.sum())), SCORE_GRID, level)
+        size = _private_bound(server, plan)
     else:
         size = float(bound)
     return Clipping(rule, size, engine.model.curvature_bound(size, server.setting.columns))
+
+
+def _private_bound(server: Server, plan: _Plan) -> float:
+    """The quantile of the noisy histogram; where the budget is too small to see any bin, what unit scale suggests."""
+    noisy = server.ask(plan.bound_steps[0], np.zeros(server.setting.shape), edges=SCORE_GRID[None]).total()
+    counts = significant(noisy, float(np.linalg.norm(server.records[-1].sds[0])))
+    if not counts.any():
+        return math.sqrt(server.setting.columns)
+    return quantile(counts, SCORE_GRID, RECORD_QUANTILE if plan.method.id == "fedstats" else BOUND_QUANTILE)
 
 
 def _report(server: Server, caveats: list[str], seed: int | None) -> PrivacyReport:

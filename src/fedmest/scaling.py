@@ -12,13 +12,12 @@ import numpy as np
 from fedmest.federation import Federation
 from fedmest.methods.base import Server, Setting, Step, rounds
 from fedmest.privacy.gdp import Array
-from fedmest.queries.histogram import Histogram, quantile, to_simplex
+from fedmest.queries.histogram import Histogram, quantile, significant
 
 SCALINGS = ("auto", "bounds", "private", "data", "none")
 SHARE = 0.05  # of mu^2, for both rounds of histograms together
 FINE_BINS = 64
 TAIL = 0.01  # a column's span runs from this quantile to one minus it
-NOISE_LEVEL = 4.0  # standard deviations of its noise that a bin must exceed to count
 NORMAL_SPAN = 2.33  # standard deviations from the middle to the 99 % point of a normal
 _POWERS = 2.0 ** np.arange(-10.0, 41.0)
 SIGNED_GRID = np.concatenate([-_POWERS[::-1], _POWERS])
@@ -84,9 +83,10 @@ def unbounded_columns(federation: Federation, with_target: bool) -> tuple[int, .
     return tuple(([0] if with_target and federation.target_name not in federation.bounds else []) + columns)
 
 
-def schedule(s: Setting, columns: tuple[int, ...], mu: float) -> list[Step]:
+def schedule(s: Setting, columns: tuple[int, ...], intercept: bool, mu: float) -> list[Step]:
     """Two rounds of histograms: on a signed power grid, then on a linear grid inside each column's span."""
-    return rounds(s, [Histogram("columns", columns)] * 2, np.ones((2, 1)), mu)
+    packed = tuple(c + 1 if c and intercept else c for c in columns)  # the intercept's column comes first
+    return rounds(s, [Histogram("columns", packed)] * 2, np.ones((2, 1)), mu)
 
 
 def buy(server: Server, steps: list[Step], start: Scaling, columns: tuple[int, ...], intercept: bool) -> Scaling:
@@ -96,6 +96,9 @@ def buy(server: Server, steps: list[Step], start: Scaling, columns: tuple[int, .
     coarse = _histograms(server, steps[0], theta, coarse_edges)
     spans = []
     for counts in coarse:
+        if not counts.any():
+            spans.append((-1.0, 1.0))
+            continue
         share = np.cumsum(counts) / counts.sum()
         low, high = np.searchsorted(share, TAIL), np.searchsorted(share, 1 - TAIL)
         last = len(SIGNED_GRID) - 1
@@ -105,6 +108,8 @@ def buy(server: Server, steps: list[Step], start: Scaling, columns: tuple[int, .
     centre, scale = start.centre.copy(), start.scale.copy()
     target = (start.target_centre, start.target_scale)
     for column, counts, edges in zip(columns, fine, fine_edges, strict=True):
+        if not counts.any():  # too few rows for this budget to see the column: it stays as it is
+            continue
         low, high = quantile(counts, edges, TAIL), quantile(counts, edges, 1 - TAIL)
         if high - low < 2 * _POWERS[0]:  # almost all zeros: no scale to be had
             continue
@@ -120,6 +125,4 @@ def buy(server: Server, steps: list[Step], start: Scaling, columns: tuple[int, .
 def _histograms(server: Server, step: Step, theta: Array, edges: Array) -> list[Array]:
     total = server.ask(step, theta, edges=edges).total().reshape(len(edges), -1)
     sd = float(np.linalg.norm(server.records[-1].sds[0]))
-    # tails matter here, and most bins are empty: what noise alone would give is not counted
-    significant = np.where(total > NOISE_LEVEL * sd, total, 0.0)
-    return [to_simplex(counts, float(server.setting.sizes.sum())) for counts in significant]
+    return list(significant(total, sd))

@@ -12,10 +12,12 @@ from fedmest.federation import Index
 from fedmest.models import GLM, Clipping
 from fedmest.privacy.budget import split
 from fedmest.privacy.gdp import Array
+from fedmest.privacy.noise import LOCAL_STEPS
 from fedmest.queries import Ask, Query
 
 WEIGHTS = ("size", "optimal")
 CALIBRATIONS = ("certified", "paper")
+MOST_STEPS = LOCAL_STEPS // 2  # beyond LOCAL_STEPS two releases would share their noise
 
 
 @dataclass(frozen=True)
@@ -206,6 +208,8 @@ def rounds(s: Setting, queries: Sequence[Query], shares: Array, mu: float) -> li
     charges each as if it took part in all of them.
     """
     releases = shares.shape[1]
+    if math.isfinite(mu) and max(len(queries), releases) > MOST_STEPS:
+        raise InputError(f"a private run takes at most {MOST_STEPS} rounds and {MOST_STEPS} local steps a round")
     weights = s.weights(releases=shares.size)
     if s.participation >= 1.0:
         prices = split(mu, shares.ravel()).reshape(shares.shape)

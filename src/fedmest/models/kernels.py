@@ -220,7 +220,8 @@ def score_norms(residual, packed, y, norms, offsets, columns, theta, bound, cons
                 square = 0.0
                 for c in range(outputs):
                     square += eta[c, i] * eta[c, i]
-                out[first + i] = math.sqrt(square) * norms[first + i]
+                length = abs(eta[0, i]) if outputs == 1 else math.sqrt(square)  # a square may overflow
+                out[first + i] = length * norms[first + i]
 
 
 @nb.njit(

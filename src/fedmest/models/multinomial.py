@@ -15,13 +15,17 @@ from fedmest.models.glm import GLM
 from fedmest.models.kernels import CURVATURE, EXACT, RESIDUAL, exponentials
 from fedmest.privacy.gdp import Array
 
+LARGEST_PREDICTOR = 1e300
+
 
 @nb.njit("void(f8[:, ::1], f8[::1])", fastmath=EXACT, error_model="numpy", cache=True)
 def _softmax(eta, scratch):  # type: ignore[no-untyped-def]
     classes, width = eta.shape
-    largest = eta[0].copy()
-    for k in range(1, classes):
+    largest = np.full(width, -LARGEST_PREDICTOR)
+    for k in range(classes):
         for i in range(width):
+            # also a number where theta'x overflowed (infinity, or infinity minus infinity)
+            eta[k, i] = min(max(eta[k, i], -LARGEST_PREDICTOR), LARGEST_PREDICTOR)
             largest[i] = max(largest[i], eta[k, i])
     total = np.zeros(width)
     for k in range(classes):

@@ -28,6 +28,7 @@ RECIPROCALS = 1.0 / np.maximum(np.arange(512), 1)
 FORWARD = 50.0  # below this mean, sums start at f(0) = exp(-mean)
 NORMAL = 4096.0  # above it, the first Edgeworth correction is exact to 1e-4 of the score's own spread
 TINY = 1e-18
+FAR = 1e15  # no count that a mean below NORMAL gives is cut this far out
 
 
 @nb.njit("f8(f8, f8)", error_model="numpy", cache=True)
@@ -83,8 +84,9 @@ def cut_moments(mean, at_zero, c):  # type: ignore[no-untyped-def]
         a = c / math.sqrt(mean)
         e = a * math.exp(-0.5 * a * a) * 0.3989422804014327 / 3.0
         return min(max(e, -c), c), mean * math.erf(a * 0.7071067811865476)
-    low = math.ceil(mean - c) - 1.0
-    high = math.floor(mean + c)
+    reach = min(c, FAR)  # rounding to an integer overflows beyond 2^63
+    low = math.ceil(mean - reach) - 1.0
+    high = math.floor(mean + reach)
     f_low, cdf_low, f_high, upper = _tails(mean, at_zero, low, high)
     e = c * cdf_low - c * upper + mean * (f_high - f_low)
     second = (

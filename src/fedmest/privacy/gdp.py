@@ -48,7 +48,7 @@ def delta_of(epsilon: float, mu: float) -> float:
     if difference >= 0:  # only by rounding: the true delta is below what a double can hold
         return math.ulp(math.exp(log_first))
     delta = math.exp(log_first) * -math.expm1(difference)
-    slack = 8 * math.ulp(math.exp(log_first)) * max(1.0, abs(log_first))
+    slack = 16 * math.ulp(math.exp(log_first)) * max(1.0, abs(log_first), epsilon)
     return min(1.0, delta + slack)
 
 

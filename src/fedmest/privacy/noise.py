@@ -18,6 +18,7 @@ MULTIPLY_A, MULTIPLY_B = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 WEYL_A, WEYL_B = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
 LOW, SHIFT = np.uint64(0xFFFFFFFF), np.uint64(32)
 TO_UNIT = 1.0 / 4294967296.0
+WORTH_THREADS = 20_000  # normals below which waking threads costs more than it saves
 LOCAL_STEPS = 1 << 16  # streams per round: local step t of round r draws from stream r * LOCAL_STEPS + t
 
 Keys = npt.NDArray[np.uint64]
@@ -56,9 +57,14 @@ def add_normals(values, sd, key, seed, stream):  # type: ignore[no-untyped-def]
 
 @nb.njit("void(f8[:, ::1], f8[::1], i8[::1], u8[::1], u8, u8)", parallel=True, cache=True)
 def _add_by_site(values, sds, sites, keys, seed, stream):  # type: ignore[no-untyped-def]
-    for i in nb.prange(sites.size):
-        if sds[i] > 0.0:
-            add_normals(values[i], sds[i], keys[sites[i]], seed, stream)
+    if values.size < WORTH_THREADS:
+        for i in range(sites.size):
+            if sds[i] > 0.0:
+                add_normals(values[i], sds[i], keys[sites[i]], seed, stream)
+    else:
+        for i in nb.prange(sites.size):
+            if sds[i] > 0.0:
+                add_normals(values[i], sds[i], keys[sites[i]], seed, stream)
 
 
 @dataclass(frozen=True)

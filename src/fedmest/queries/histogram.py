@@ -15,7 +15,8 @@ from fedmest.privacy.gdp import Array
 from fedmest.privacy.noise import Noise
 from fedmest.queries.base import Ask, Query, Release, SiteData
 
-SCORE_GRID = 2.0 ** np.arange(-12.0, 25.0, 0.5)
+SCORE_GRID = 2.0 ** np.arange(-4.0, 12.5, 0.5)  # features have unit scale by now, so scores have no wild scales
+NOISE_LEVEL = 3.5  # standard deviations of its noise that a bin must exceed to count
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class Histogram(Query):
     """Counts between `edges` (groups, bins - 1 inner edges), one histogram a group.
 
     of="scores": norms of the rows' scores at theta; of="records": norms of (x, y); of="columns": the values of the
-    given columns (0 is the target), each a group.
+    given columns (0 is the target, c the c-th column of the packed rows), each a group.
     """
 
     of: str
@@ -63,15 +64,12 @@ class Histogram(Query):
         if self.of == "records":
             return [np.sqrt(data.rows.norms**2 + data.rows.y**2)]
         matrix = data.rows.matrix()
-        return [data.rows.y if column == 0 else matrix[:, column] for column in self.columns]
+        return [data.rows.y if column == 0 else matrix[:, column - 1] for column in self.columns]
 
 
-def to_simplex(counts: Array, total: float) -> Array:
-    """The nearest histogram with no negative bin and the known total: noise in empty bins falls away."""
-    ordered = np.sort(counts)[::-1]
-    excess = (np.cumsum(ordered) - total) / np.arange(1, len(counts) + 1)
-    kept = np.flatnonzero(ordered > excess)
-    return np.maximum(counts - excess[kept[-1]], 0.0) if len(kept) else np.full(len(counts), total / len(counts))
+def significant(counts: Array, sd: float) -> Array:
+    """Counts with all bins set to zero that noise of this size alone could have filled."""
+    return np.where(counts > NOISE_LEVEL * sd, counts, 0.0)
 
 
 def quantile(counts: Array, edges: Array, level: float) -> float:

@@ -12,6 +12,8 @@ from fedmest.privacy.noise import Noise
 from fedmest.queries.base import Ask, Query, Release, SiteData
 from fedmest.queries.newton import to_triangle
 
+LARGEST = 1e150
+
 
 @dataclass(frozen=True)
 class Moments(Query):
@@ -32,7 +34,8 @@ class Moments(Query):
     def answer(self, data: SiteData, sites: Index, ask: Ask, mus: Array, noise: Noise) -> Array:
         rows = data.rows
         z = np.column_stack([rows.matrix(), rows.y])
-        length = np.linalg.norm(z, axis=1) * (1 + 1e-14)
+        np.clip(z, -LARGEST, LARGEST, out=z)  # so that no length overflows
+        length = np.maximum(np.linalg.norm(z, axis=1) * (1 + 1e-14), 1 / LARGEST)
         z *= np.minimum(1.0, ask.clipping.bound / length)[:, None]
         moments = np.empty((len(sites), z.shape[1], z.shape[1]))
         for i, site in enumerate(sites):

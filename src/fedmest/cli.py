@@ -1,0 +1,545 @@
+"""The command line. A fault is one line on stderr; exit code 2 where the call or the input is wrong, else 1.
+
+Whatever compiles or reads numbers is imported inside the commands, so that `--help` answers at once.
+"""
+
+import functools
+import inspect
+import json
+import math
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedmest.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from fedmest.federation import Federation
+    from fedmest.methods import Method
+    from fedmest.result import Result
+
+Progress = Callable[[int, int], None] | None
+
+INTERRUPTED = 130
+FIRST = ("file", "target", "site", "model", "method", "methods", "mu")  # in the help; the rest follow
+WIDTH = 100  # of paragraphs, and of pages that are not a terminal
+
+app = typer.Typer(
+    name="fedmest", add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
+    help="Differentially private regression over rows that stay at their sites.",
+)  # fmt: skip
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Run a command line (default: the process's own) and return its exit code."""
+    command = typer.main.get_command(app)
+    try:
+        with warnings.catch_warnings():
+            if not _debugging():
+                warnings.simplefilter("ignore")
+            code = command.main(
+                args=list(sys.argv[1:] if args is None else args), prog_name="fedmest", standalone_mode=False
+            )
+        if code == INTERRUPTED:  # how typer passes Ctrl-C on, unless as Abort
+            raise KeyboardInterrupt
+        sys.stdout.flush()
+        return int(code or 0)
+    except (KeyboardInterrupt, typer.Abort):
+        return _fault("interrupted; nothing was written", INTERRUPTED)
+    except BrokenPipeError:  # whoever read our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except InputError as error:
+        return _fault(error, 2)
+    except MemoryError:
+        return _fault("not enough memory; use fewer columns or rows, or a larger machine", 1)
+    except OSError as error:
+        return _fault(f"{error.filename or 'the output'} could not be written: {error.strerror}", 1)
+    except Exception as error:
+        usage = getattr(error, "format_message", None)  # typer's own: unknown option, missing argument ...
+        if usage is not None:
+            where = getattr(getattr(error, "ctx", None), "command_path", "fedmest")
+            return _fault(f"{_lower(usage())} (try '{where} --help')", 2)
+        kind = f"{type(error).__name__}: {error}".rstrip(": ")
+        return _fault(f"this is a bug ({kind}); please report it, with what FEDMEST_DEBUG=1 adds", 1)
+
+
+def _fault(message: object, code: int) -> int:
+    if _debugging() and sys.exc_info()[0] is not None:
+        traceback.print_exc()
+    print("fedmest:", " ".join(str(message).split()), file=sys.stderr)
+    return code
+
+
+def _debugging() -> bool:
+    return os.environ.get("FEDMEST_DEBUG", "") not in ("", "0")
+
+
+def _lower(message: str) -> str:
+    return message[:1].lower() + message[1:].rstrip().removesuffix(".")
+
+
+# -- what the commands share ---------------------------------------------------------------------------------
+
+
+def _option(*names: str, help: str, metavar: str | None = None) -> Any:
+    return typer.Option(*names, help=help, metavar=metavar, show_default=False)
+
+
+AsJson = Annotated[bool, _option("--json", help="Print JSON and nothing else.")]
+Seed = Annotated[int | None, _option("--seed", metavar="N", help="Repeat the noise; for rehearsals only.")]
+
+
+@dataclass(frozen=True)
+class Call:
+    """The arguments that `fit` and `compare` have in common, as given on the command line."""
+
+    file: Annotated[Path, typer.Argument(metavar="FILE", show_default=False, help="A CSV or Parquet file.")]
+    target: Annotated[str | None, _option("--target", metavar="COLUMN", help="What to explain.")] = None
+    site: Annotated[str | None, _option("--site", metavar="COLUMN", help="Whose row it is.")] = None
+    model: Annotated[
+        str | None, _option("--model", metavar="NAME", help="linear, logistic, poisson or multinomial.")
+    ] = None
+    feature: Annotated[
+        list[str], _option("--feature", metavar="COLUMN", help="A column to use; repeatable. Default: all others.")
+    ] = field(default_factory=list)
+    ignore: Annotated[
+        list[str], _option("--ignore", metavar="COLUMN", help="A column to leave out; repeatable.")
+    ] = field(default_factory=list)
+    bounds: Annotated[
+        list[str],
+        _option("--bounds", metavar="COLUMN=LOW:HIGH", help="A column's public range; repeatable."),
+    ] = field(default_factory=list)
+    schema: Annotated[
+        Path | None,
+        _option("--schema", metavar="FILE.toml", help="Target, site, model, features, ignore, bounds in a file."),
+    ] = None
+    missing: Annotated[
+        str | None, _option("--missing", metavar="RULE", help="Rows with missing values: error (default), drop.")
+    ] = None
+    mu: Annotated[
+        float, typer.Option("--mu", metavar="NUMBER", help="Privacy budget of every site's rows; inf for none.")
+    ] = 2.0
+    calibration: Annotated[
+        str | None, _option("--calibration", metavar="NAME", help="certified (default) or paper.")
+    ] = None
+    clip: Annotated[str | None, _option("--clip", metavar="RULE", help="consistent or norm.")] = None
+    bound: Annotated[
+        str | None, _option("--bound", metavar="RULE", help="Clipping bound: private, paper, or a number.")
+    ] = None
+    schedule: Annotated[
+        str | None, _option("--schedule", metavar="RULE", help="Budget over the steps: geometric or uniform.")
+    ] = None
+    scaling: Annotated[
+        str | None,
+        _option("--scaling", metavar="RULE", help="auto (default), bounds, private, data or none."),
+    ] = None
+    weights: Annotated[str | None, _option("--weights", metavar="RULE", help="size (default) or optimal.")] = None
+    participation: Annotated[
+        float | None, _option("--participation", metavar="SHARE", help="Share of the sites asked in a round.")
+    ] = None
+    ridge: Annotated[
+        float | None, _option("--ridge", metavar="NUMBER", help="Penalty on squared slopes.")
+    ] = None
+    no_intercept: Annotated[bool, _option("--no-intercept", help="Fit without an intercept.")] = False
+    seed: Seed = None
+    option: Annotated[
+        list[str],
+        _option("--option", metavar="NAME=VALUE", help="An option of the method, such as K=50; repeatable."),
+    ] = field(default_factory=list)
+    as_json: AsJson = False
+    out: Annotated[
+        Path | None, _option("--out", metavar="FILE.json", help="Write the result as JSON to a file, too.")
+    ] = None
+
+    def settings(self) -> dict[str, Any]:
+        """Arguments of `fedmest.fit` that were given; its own defaults stand for the rest."""
+        names = ("calibration", "clip", "schedule", "scaling", "weights", "participation", "ridge", "seed")
+        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        if self.bound is not None:
+            given["bound"] = _number(self.bound)
+        return {**given, "mu": self.mu, "fit_intercept": not self.no_intercept}
+
+    def load(self) -> tuple["Federation", str]:
+        """The federation and the name of the model. Flags win over the schema."""
+        from fedmest import inputs
+        from fedmest.federation import Federation
+        from fedmest.models import model_named
+
+        if self.out is not None:
+            _check_writable(self.out)
+        schema = inputs.read_schema(self.schema) if self.schema is not None else {}
+        given = {"target": self.target, "site": self.site, "model": self.model}
+        chosen = {**schema, **{key: value for key, value in given.items() if value is not None}}
+        for key in given:
+            if key not in chosen:
+                raise InputError(f"no {key} is named; add --{key} or a line '{key} = ...' to a schema")
+        model_named(chosen["model"])
+        federation = Federation.from_frame(
+            inputs.read_frame(self.file), chosen["target"], chosen["site"],
+            features=self.feature or schema.get("features"), ignore=self.ignore or schema.get("ignore", ()),
+            bounds={**schema.get("bounds", {}), **_parse_bounds(self.bounds)},
+            missing=self.missing or "error",
+        )  # fmt: skip
+        return federation, chosen["model"]
+
+    def give(self, content: dict[str, Any], show: Callable[[], None]) -> None:
+        """Hand the result over: to the file, and to the screen in the form that was asked for."""
+        text = json.dumps(content, indent=2, allow_nan=False)
+        if self.out is not None:
+            self.out.write_text(text + "\n", encoding="utf-8")
+        if self.as_json:
+            print(text)
+        else:
+            show()
+
+
+def takes_call(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command `f(call, ...)` every argument of `Call` beside its own, without writing them out again."""
+    shared = inspect.signature(Call).parameters
+    own = dict(list(inspect.signature(command).parameters.items())[1:])
+
+    @functools.wraps(command)
+    def run(**values: Any) -> None:
+        command(Call(**{name: values[name] for name in shared}), **{name: values[name] for name in own})
+
+    factories = {f.name: f.default_factory() for f in fields(Call) if callable(f.default_factory)}
+    ordered = sorted([*shared.values(), *own.values()], key=lambda p: p.name not in FIRST)
+    parameters = [p.replace(kind=p.KEYWORD_ONLY, default=factories.get(p.name, p.default)) for p in ordered]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {p.name: p.annotation for p in parameters}
+    return run
+
+
+def _number(text: str) -> Any:
+    """A whole number, a number, true or false, or else the text itself: what a Python user would have written."""
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _parse_bounds(texts: Sequence[str]) -> dict[str, tuple[float, float]]:
+    found: dict[str, tuple[float, float]] = {}
+    for text in texts:
+        name, _, pair = text.rpartition("=")
+        low, _, high = pair.partition(":")
+        try:
+            limits = float(low), float(high)
+        except ValueError:
+            name = ""
+        if not name:
+            raise InputError(f"--bounds {text!r}: write COLUMN=LOW:HIGH, such as age=0:100")
+        if name in found:
+            raise InputError(f"--bounds names column {name!r} twice; once will do")
+        found[name] = limits
+    return found
+
+
+def _parse_options(texts: Sequence[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not (name and equals and value):
+            raise InputError(f"--option {text!r}: write NAME=VALUE, such as K=50")
+        if name in found:
+            raise InputError(f"--option names {name!r} twice; once will do")
+        found[name] = _number(value)
+    return found
+
+
+def _check_writable(path: Path) -> None:
+    """Said before the work, not after it."""
+    folder = path.parent
+    if path.is_dir():
+        raise InputError(f"--out {path} is a folder; name a file")
+    if not folder.is_dir():
+        raise InputError(f"--out {path}: there is no folder {folder}; make it first")
+    if not os.access(path if path.exists() else folder, os.W_OK):
+        raise InputError(f"--out {path} may not be written; choose another place")
+
+
+@contextmanager
+def _progress(label: str) -> Iterator[Progress]:
+    """A bar on stderr, where that is a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich import progress as bars
+    from rich.console import Console
+
+    columns = bars.TextColumn("{task.description}"), bars.BarColumn(), bars.TimeElapsedColumn()
+    with bars.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(label, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+# -- commands ------------------------------------------------------------------------------------------------
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from fedmest import __version__
+
+        print("fedmest", __version__)
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+@app.command()
+@takes_call
+def fit(
+    call: Call,
+    method: Annotated[
+        str, typer.Option("--method", metavar="ID", help="One of those that 'fedmest methods' lists.")
+    ] = "fednewton",
+) -> None:
+    """Fit one model and print its coefficients and its privacy statement."""
+    from fedmest import fitting
+    from fedmest.methods import method_named
+
+    method_named(method).with_options(options := _parse_options(call.option), call.calibration or "certified")
+    with _progress("reading"):
+        federation, model = call.load()
+    with _progress(method) as progress:
+        result = fitting.fit(federation, model, method, progress=progress, **call.settings(), **options)
+    call.give(result.as_dict(), lambda: print(result.summary()))
+
+
+@app.command()
+@takes_call
+def compare(
+    call: Call,
+    methods: Annotated[
+        str, typer.Option("--methods", metavar="ID,ID,...", help="Each spends the whole budget.")
+    ] = "np-pooled,fedsgd,fedavg,fedhybrid,fednewton",
+) -> None:
+    """Fit the same model by several methods and print them side by side.
+
+    An --option goes to the methods that have it.
+    """
+    from fedmest import fitting
+    from fedmest.methods import method_named
+
+    chosen = {name: method_named(name) for name in map(str.strip, methods.split(",")) if name}
+    if not chosen:
+        raise InputError("--methods names no method; see 'fedmest methods'")
+    options = _options_by_method(chosen, _parse_options(call.option))
+    with _progress("reading"):
+        federation, model = call.load()
+    results: dict[str, Result] = {}
+    for name in chosen:
+        with _progress(name) as progress:
+            results[name] = fitting.fit(
+                federation, model, name, progress=progress, **call.settings(), **options[name]
+            )
+    content = {"model": model, "methods": {name: result.as_dict() for name, result in results.items()}}
+    call.give(content, lambda: _show_comparison(federation, model, results))
+
+
+def _options_by_method(
+    chosen: dict[str, type["Method"]], options: dict[str, Any]
+) -> dict[str, dict[str, Any]]:
+    """Each method's share of the options; one that no method has is a fault."""
+    known = {name: {f.name for f in fields(method)} for name, method in chosen.items()}  # type: ignore[arg-type]
+    for option in options:
+        if not any(option in names for names in known.values()):
+            have = ", ".join(sorted(set().union(*known.values()))) or "none"
+            raise InputError(f"none of these methods has an option {option!r}; their options: {have}")
+    return {name: {k: v for k, v in options.items() if k in known[name]} for name in chosen}
+
+
+@app.command()
+def demo(
+    mu: Annotated[
+        float, typer.Option("--mu", metavar="NUMBER", help="Privacy budget of every site's rows.")
+    ] = 2.0,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Seed of the noise.")] = 7,
+    as_json: AsJson = False,
+) -> None:
+    """Private regression on real data: the RAND Health Insurance Experiment at its six sites."""
+    if not mu > 0:
+        raise InputError(f"mu={mu!r} must be a positive number (inf for a fit without privacy)")
+    from fedmest import demo as example
+
+    with _progress("RAND HIE") as progress:
+        studies = example.studies(mu, seed, progress)
+    if as_json:
+        content = {
+            study.private.model.name: {
+                "title": study.title, "pooled": study.pooled.as_dict(), "private": study.private.as_dict()
+            }
+            for study in studies
+        }  # fmt: skip
+        print(json.dumps({"studies": content, "notes": example.NOTES}, indent=2, allow_nan=False))
+        return
+    page = _page()
+    facts = studies[0].private.settings
+    size = f"{facts['n_rows']:,} person-years at {facts['n_sites']} sites"
+    _say(page, f"RAND Health Insurance Experiment, {size}; rows with a missing value left out.")
+    for study in studies:
+        page.print()
+        columns = {"pooled (not private)": study.pooled, f"private (mu={mu:g})": study.private}
+        page.print(_coefficients(study.title, columns, difference=True))
+    page.print()
+    _say(page, studies[0].private.privacy.statement())
+    page.print()
+    _say(page, f"The statement holds for each of the {len(studies)} fits; publishing both costs "
+               f"mu = {math.sqrt(sum(s.private.privacy.mu ** 2 for s in studies)):.3g} together.")  # fmt: skip
+    for note in example.NOTES:
+        page.print()
+        _say(page, note)
+
+
+@app.command()
+def methods(as_json: AsJson = False) -> None:
+    """List the methods: what is sent, in how many rounds, whether it is private, and the options."""
+    from fedmest.methods import METHODS
+
+    entries = [_describe(method) for method in METHODS.values()]
+    if as_json:
+        print(json.dumps(entries, indent=2, allow_nan=False))
+        return
+    table = _table()
+    for head in ("method", "private", "rounds", "sites send", "options"):
+        table.add_column(head, justify="right" if head == "rounds" else "left", overflow="fold")
+    for entry in entries:
+        paper = entry["paper_options"]
+        options = [
+            f"{k}={v}" + (f" (paper: {paper[k]})" if paper[k] != v else "")
+            for k, v in entry["options"].items()
+        ]
+        only = f"; {', '.join(entry['models'])} model only" if len(entry["models"]) == 1 else ""
+        table.add_row(
+            entry["id"], "yes" if entry["private"] else "no", str(entry["rounds"]), entry["sends"] + only,
+            ", ".join(options) or "none",
+        )  # fmt: skip
+    page = _page()
+    page.print(table)
+    page.print()
+    _say(page, "Rounds are those of the default options; np-pooled stops when it has converged. Scaling and the "
+               "clipping bound may add up to three. Set options with --option NAME=VALUE.")  # fmt: skip
+
+
+def _describe(method: type["Method"]) -> dict[str, Any]:
+    """A method's entry in the registry. Rounds are counted on the schedule itself."""
+    import numpy as np
+
+    from fedmest.methods import Setting
+    from fedmest.models import MODELS, model_named
+
+    models = list(method.models or MODELS)
+    certified, paper = (method.with_options({}, name) for name in ("certified", "paper"))
+    mu = 1.0 if method.private else math.inf
+    two_sites = Setting(model_named(models[0]), np.array([50, 50], dtype=np.int64), 2, mu)
+    return {
+        "id": method.id, "title": method.title, "sends": method.sends, "private": method.private,
+        "models": models, "samples_sites": method.samples_sites, "rounds": len(certified.schedule(two_sites)),
+        "options": dict(vars(certified)), "paper_options": dict(vars(paper)),
+    }  # fmt: skip
+
+
+# -- pages ---------------------------------------------------------------------------------------------------
+
+
+def _page() -> "Console":
+    from rich.console import Console
+
+    return Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else WIDTH)
+
+
+def _say(page: "Console", text: str) -> None:
+    page.print(text, width=min(page.width, WIDTH))
+
+
+def _table(title: str | None = None) -> "Table":
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    caption = Text(title, style="bold") if title else None
+    return Table(
+        title=caption, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold"
+    )  # fmt: skip
+
+
+def _coefficients(title: str | None, results: dict[str, "Result"], difference: bool = False) -> "Table":
+    """Coefficients side by side, one column a result; classes of a multinomial model one below the other."""
+    from rich.text import Text
+
+    first = next(iter(results.values()))
+    table = _table(title)
+    table.add_column("")
+    for head in [*results, *(["difference"] if difference else [])]:
+        table.add_column(Text(head), justify="right", no_wrap=True)
+    blocks = len(first.coefficients)
+    for block in range(blocks):
+        if blocks > 1:
+            table.add_row(Text(f"class {first.model.classes[block]}", style="bold"))
+        for j, name in enumerate(first.names):
+            values = [float(result.coefficients[block, j]) for result in results.values()]
+            if difference:
+                values.append(values[-1] - values[0])
+            table.add_row(Text(name), *_aligned(values))
+        if block + 1 < blocks:
+            table.add_section()
+    return table
+
+
+def _aligned(values: Sequence[float]) -> list[str]:
+    """Five decimals, so that columns line up; powers of ten where these would say nothing."""
+    plain = 1e-3 <= max(abs(v) for v in values) < 1e5 or not any(values)
+    return [f"{v:.5f}" if plain else f"{v:.3e}" for v in values]
+
+
+def _show_comparison(federation: "Federation", model: str, results: dict[str, "Result"]) -> None:
+    page = _page()
+    _say(page, f"{model} regression of {federation.target_name}: {federation.n_rows:,} rows at "
+               f"{federation.n_sites:,} sites")  # fmt: skip
+    first = next(iter(results.values()))
+    fitting = max(1, (page.width - max(len(n) for n in first.names)) // 14)
+    names = list(results)
+    for start in range(0, len(names), fitting):
+        page.print()
+        page.print(_coefficients(None, {name: results[name] for name in names[start : start + fitting]}))
+    facts = _table()
+    for head in ("method", "mu", "third-party mu", "certified", "rounds", "bytes"):
+        facts.add_column(head, justify="left" if head == "method" else "right")
+    for name, result in results.items():
+        report, traffic = result.privacy, result.communication
+        facts.add_row(
+            name, f"{report.mu:.4g}", f"{report.third_party:.4g}", "yes" if report.certified else "no",
+            f"{traffic.rounds:,}", f"{traffic.bytes:,}",
+        )  # fmt: skip
+    page.print()
+    page.print(facts)
+    private = [name for name, result in results.items() if math.isfinite(result.privacy.mu)]
+    if len(private) > 1:
+        page.print()
+        _say(page, "Each private method spends its own budget: publish one of them, or the squares of their mu "
+                   "add up.")  # fmt: skip
