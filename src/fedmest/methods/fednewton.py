@@ -22,10 +22,12 @@ from fedmest.privacy.gdp import Array
 from fedmest.queries import Descent, NewtonParts, NewtonStep, PaperNewton
 from fedmest.queries.newton import from_triangle, newton_direction, spectral_noise
 
+TIME_CONSTANTS = 3  # more local steps bring the start no closer than noise lets them; the Newton step does the rest
+
 
 @dataclass(frozen=True)
 class FedNewton(Method):
-    K: int = 50
+    K: int | None = None  # None: TIME_CONSTANTS of the model's typical curvature
     eta: float = 0.5
     share1: float = 0.2  # of mu^2, to round 1
     share_curvature: float = 0.1
@@ -40,11 +42,12 @@ class FedNewton(Method):
 
     @classmethod
     def defaults(cls, calibration: str) -> dict[str, Any]:
-        return {"share1": 0.5, "split": True, "send": "step"} if calibration == "paper" else {}
+        return {"K": 50, "share1": 0.5, "split": True, "send": "step"} if calibration == "paper" else {}
 
     def schedule(self, s: Setting) -> list[Step]:
-        local = step_shares(self.K, s.schedule, s.damping(self.eta))[None]
-        first = Descent(self.K, self.eta, "first" if self.split else "all")
+        steps = self.K or round(TIME_CONSTANTS / (self.eta * s.model.typical_curvature))
+        local = step_shares(steps, s.schedule, s.damping(self.eta))[None]
+        first = Descent(steps, self.eta, "first" if self.split else "all")
         if s.paper:
             mu1, mu2 = split(s.mu, [self.share1, 1 - self.share1])
             second, prices = PaperNewton(self.tau1), np.array([mu2])

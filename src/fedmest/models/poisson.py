@@ -137,7 +137,7 @@ class Poisson(GLM):
     name = "poisson"
     residual = staticmethod(_residual)
     curvature = staticmethod(_curvature)
-    typical_curvature = 0.5
+    typical_curvature = 0.3
 
     def target(self, federation: Federation) -> Array:
         y = numeric_target(self, federation, "counts 0, 1, 2, ...")

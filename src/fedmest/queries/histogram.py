@@ -62,7 +62,7 @@ class Histogram(Query):
         if self.of == "scores":
             return [data.model.score_norms(data.rows, ask.theta)]
         if self.of == "records":
-            return [np.sqrt(data.rows.norms**2 + data.rows.y**2)]
+            return [np.hypot(data.rows.norms, data.rows.y)]
         matrix = data.rows.matrix()
         return [data.rows.y if column == 0 else matrix[:, column - 1] for column in self.columns]
 

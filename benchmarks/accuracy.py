@@ -1,0 +1,96 @@
+"""Accuracy of private fits, as ratios of mean squared error to the pooled fit without privacy on the same data.
+
+    python benchmarks/accuracy.py main       # all methods, certified beside the paper's calibration
+    python benchmarks/accuracy.py clipping   # the two clipping rules as sites are added
+    python benchmarks/accuracy.py bound      # the private bound against fixed public ones
+    python benchmarks/accuracy.py            # all three
+
+Every ratio comes with its standard error (ratio estimator over repetitions). Features are simulated with unit scale
+(standard deviation 1 or 0.5), which is public, so `scaling="none"`; everything else about the rows is paid for.
+"""
+
+import argparse
+
+import numpy as np
+
+import fedmest as fm
+from fedmest.privacy.gdp import Array
+from fedmest.simulation import TRUTH, simulate
+
+MODELS = ("logistic", "poisson")
+
+
+def errors(model: str, method: str, sizes: list[int], reps: int, **settings: object) -> Array:
+    """Squared error summed over coefficients, one value a repetition; the data of a repetition are always the same."""
+    out = np.empty(reps)
+    for r in range(reps):
+        fed = simulate(model, sizes, [len(sizes), sizes[0], r])
+        result = fm.fit(fed, model, method, seed=1000 + r, scaling="none", **settings)  # type: ignore[arg-type]
+        out[r] = np.sum((result.theta - TRUTH) ** 2)
+    return out
+
+
+def ratio(error: Array, base: Array) -> tuple[float, float]:
+    """mean(error) / mean(base) and its standard error."""
+    value = error.mean() / base.mean()
+    return value, float(np.std(error - value * base, ddof=1) / np.sqrt(len(base)) / base.mean())
+
+
+def main_table(reps: int) -> None:
+    print(f"\nMSE over the pooled fit's MSE; m=100, n=400, d=5, mu=2, bound=private, {reps} repetitions\n")
+    print("| model | method | certified | paper calibration |\n|---|---|---|---|")
+    sizes = [400] * 100
+    for model in MODELS:
+        base = errors(model, "np-pooled", sizes, reps)
+        print(f"| {model} | np-pooled | MSE {base.mean():.3e} | |", flush=True)
+        for method in ("fednewton", "fedhybrid", "fedsgd", "fedavg", "scaffold"):
+            cells = []
+            for calibration in ("certified", "paper"):
+                value, se = ratio(errors(model, method, sizes, reps, mu=2.0, calibration=calibration), base)
+                cells.append(f"{value:.3f} ± {se:.3f}")
+            print(f"| {model} | {method} | {' | '.join(cells)} |", flush=True)
+
+
+def clipping_table(reps: int) -> None:
+    print(f"\nN * MSE of certified FedNewton (mu=2, n=400) as sites are added, {reps} repetitions; flat means 1/N\n")
+    print("| model | clip | m=50 | m=200 | m=800 |\n|---|---|---|---|---|")
+    for model in MODELS:
+        for label, method, settings in (
+            ("(pooled, not private)", "np-pooled", {}),
+            ("consistent", "fednewton", {"clip": "consistent"}),
+            ("norm", "fednewton", {"clip": "norm"}),
+        ):
+            cells = []
+            for m in (50, 200, 800):
+                scaled = m * 400 * errors(model, method, [400] * m, reps, **settings)
+                cells.append(f"{scaled.mean():.1f} ± {scaled.std(ddof=1) / np.sqrt(reps):.1f}")
+            print(f"| {model} | {label} | {' | '.join(cells)} |", flush=True)
+
+
+def bound_table(reps: int) -> None:
+    print(f"\nThe private bound against fixed public bounds, MSE ratio to pooled; m=100, n=400, mu=2, {reps} repetitions\n")
+    print("| model | method | bound | ratio | over the best fixed bound |\n|---|---|---|---|---|")
+    grids = {"logistic": (0.8, 1.0, 1.2, 1.4, 1.7, 2.0, 2.5), "poisson": (1.5, 2.0, 2.5, 3.0, 3.5, 4.5, 6.0)}
+    sizes = [400] * 100
+    for model in MODELS:
+        base = errors(model, "np-pooled", sizes, reps)
+        for method in ("fednewton", "fedhybrid"):
+            fixed = {b: errors(model, method, sizes, reps, bound=b) for b in grids[model]}
+            best = min(fixed.values(), key=lambda e: float(e.mean()))
+            for label, error in {**fixed, "private": errors(model, method, sizes, reps)}.items():
+                (value, se), (over, over_se) = ratio(error, base), ratio(error, best)
+                print(f"| {model} | {method} | {label} | {value:.3f} ± {se:.3f} | {over:.3f} ± {over_se:.3f} |",
+                      flush=True)  # fmt: skip
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("table", nargs="?", choices=("main", "clipping", "bound", "all"), default="all")
+    parser.add_argument("--reps", type=int, help="repetitions (default 100; 40 for the clipping table)")
+    args = parser.parse_args()
+    if args.table in ("main", "all"):
+        main_table(args.reps or 100)
+    if args.table in ("clipping", "all"):
+        clipping_table(args.reps or 40)
+    if args.table in ("bound", "all"):
+        bound_table(args.reps or 100)

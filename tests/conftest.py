@@ -1,0 +1,151 @@
+"""Simulated federations and packed rows shared by the tests, and the effort that hypothesis makes.
+
+`HYPOTHESIS_PROFILE=full pytest tests/test_certificate.py` searches with 2,000 examples a property.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numba
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+
+import fedmest as fm
+from fedmest.federation import TILE, Rows
+from fedmest.models import GLM, model_named
+from fedmest.privacy.noise import Noise, site_keys
+from fedmest.queries import Query
+
+_QUIET = {"deadline": None, "suppress_health_check": list(HealthCheck)}
+settings.register_profile("default", max_examples=100, derandomize=True, **_QUIET)
+settings.register_profile("full", max_examples=2000, **_QUIET)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+# waking threads costs more than these small fits; test_contract.py compares one with two
+numba.set_num_threads(1)
+
+BETA = (0.5, -0.5, 0.3, -0.3, 0.2)  # SPEC section 8; the first is the intercept
+SPREAD = {"linear": 1.0, "logistic": 1.0, "poisson": 0.5, "multinomial": 1.0}
+CLASSES = 3
+ALL_MODELS = tuple(SPREAD)
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """A federation with the arrays it was made of; rows come site by site."""
+
+    fed: fm.Federation
+    X: np.ndarray
+    y: np.ndarray
+    sites: np.ndarray
+
+    @property
+    def design(self) -> np.ndarray:
+        return np.column_stack([np.ones(len(self.y)), self.X])
+
+    def by_site(self, intercept: bool = True) -> list[tuple[np.ndarray, np.ndarray]]:
+        """(design, target) of each site, in the order of the federation."""
+        design = self.design if intercept else self.X
+        return [(design[self.sites == s], self.y[self.sites == s]) for s in range(self.fed.n_sites)]
+
+
+def simulate(model: str, m: int, sizes: int | Sequence[int], d: int = 5, seed: int = 0) -> Simulated:
+    """Rows as in SPEC section 8: d coefficients with the intercept, features N(0, sigma_c^2), sites in a
+    row.
+    """
+    rng = np.random.default_rng(seed)
+    n = np.broadcast_to(np.asarray(sizes), m)
+    X = SPREAD[model] * rng.standard_normal((int(n.sum()), d - 1))
+    design = np.column_stack([np.ones(len(X)), X])
+    beta = np.resize(BETA, d)
+    eta = design @ beta
+    if model == "linear":
+        y = eta + rng.standard_normal(len(X))
+    elif model == "logistic":
+        y = (rng.random(len(X)) < 1 / (1 + np.exp(-eta))).astype(float)
+    elif model == "poisson":
+        y = rng.poisson(np.exp(eta)).astype(float)
+    else:
+        scores = design @ np.stack([np.roll(beta, k) for k in range(CLASSES)], axis=1)
+        y = (scores + rng.gumbel(size=scores.shape)).argmax(axis=1).astype(float)
+    sites = np.repeat(np.arange(m), n)
+    return Simulated(fm.Federation.from_arrays(X, y, sites), X, y, sites)
+
+
+def pack(X: np.ndarray, y: np.ndarray, sizes: Sequence[int]) -> Rows:
+    """Rows as the compiled loops read them, from a plain matrix, without the checks of `Federation`."""
+    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    columns = X.shape[1]
+    packed = np.empty(X.size)
+    for begin, end in pairwise(offsets):
+        for first in range(begin, end, TILE):
+            last = min(first + TILE, end)
+            packed[first * columns : last * columns] = X[first:last].T.ravel()
+    return Rows.of(packed, offsets, columns, np.ascontiguousarray(y, dtype=float))
+
+
+def glm(name: str, classes: int = CLASSES) -> GLM:
+    """A model ready for packed rows (the multinomial one has to know its classes)."""
+    model = model_named(name)
+    if name == "multinomial":
+        model.outputs = classes
+        model.classes = tuple(range(classes))
+    return model
+
+
+def no_prices(query: Query) -> np.ndarray:
+    """Prices that turn a query's noise off and leave its clipping on."""
+    return np.full((len(query.releases()), 1), np.inf)
+
+
+def noise_of(sites: int, seed: int = 0, number: int = 0) -> Noise:
+    return Noise(site_keys(np.array([str(i) for i in range(sites)], dtype=object)), seed, number)
+
+
+def mean(model: str, eta: np.ndarray) -> np.ndarray:
+    """Expected response for predictors (n, outputs), plainly."""
+    if model == "linear":
+        return eta
+    if model == "logistic":
+        return 1 / (1 + np.exp(-eta))
+    if model == "poisson":
+        return np.exp(eta)
+    e = np.exp(eta - eta.max(axis=1, keepdims=True))
+    return e / e.sum(axis=1, keepdims=True)
+
+
+def gradient(model: str, X: np.ndarray, y: np.ndarray, theta: np.ndarray) -> np.ndarray:
+    """Mean unclipped score (outputs, d), plainly."""
+    target = np.eye(CLASSES)[y.astype(int)] if model == "multinomial" else y[:, None]
+    return (mean(model, X @ theta.T) - target).T @ X / max(len(y), 1)
+
+
+def curvature(model: str, X: np.ndarray, theta: np.ndarray) -> np.ndarray:
+    """Mean unclipped curvature (outputs d, outputs d), plainly."""
+    p = mean(model, X @ theta.T)
+    if model == "multinomial":
+        blocks = np.einsum("ia,ab->iab", p, np.eye(CLASSES)) - np.einsum("ia,ib->iab", p, p)
+        size = CLASSES * X.shape[1]
+        return np.einsum("iab,ij,ik->ajbk", blocks, X, X).reshape(size, size) / len(X)
+    weight = {"linear": np.ones_like(p), "logistic": p * (1 - p), "poisson": p}[model]
+    return (weight * X).T @ X / len(X)
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:
+    """Collects what the sites send, an array (sites, floats) a round, while a test calls `fm.fit`."""
+    from fedmest.engines.local import LocalEngine
+
+    replies: list[np.ndarray] = []
+    answer = LocalEngine.answer
+
+    def recording(self: LocalEngine, *arguments: object) -> np.ndarray:
+        values = answer(self, *arguments)  # type: ignore[arg-type]
+        replies.append(values.copy())
+        return values
+
+    monkeypatch.setattr(LocalEngine, "answer", recording)
+    return replies

@@ -1,0 +1,471 @@
+"""The certificate: no row contributes more than its bound, and no swapped row moves a release further than
+it states.
+
+Rows, targets and thetas are drawn to break it: zeros, subnormals, values whose squares under- or overflow,
+heavy tails, linear predictors that overflow to infinity or to infinity minus infinity. Queries are asked
+with noise off and clipping on. All comparisons allow a relative 1e-9 for rounding.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from conftest import ALL_MODELS, glm, no_prices, noise_of, pack
+from fedmest.models import GLM, Clipping
+from fedmest.models.poisson import NORMAL, cut_moments
+from fedmest.privacy.noise import Noise
+from fedmest.queries import Ask, Descent, Gradient, Histogram, Moments, NewtonParts, Query, SiteData
+from fedmest.queries.histogram import SCORE_GRID
+
+SLACK = 1 + 1e-9
+SPECIAL = [0.0, -0.0, 5e-324, 1e-310, 1.5e-162, 1e-155, 1e-30, 1e-8, 0.5, 1.0, 1e8, 1e30, 1e100]
+HUGE_THETA = [0.0, 5e-324, 1e-30, 0.1, 1.0, 30.0, 1e6, 1e50, 1e300]
+
+signs = st.sampled_from([-1.0, 1.0])
+values = st.one_of(
+    st.builds(lambda v, s: v * s, st.sampled_from(SPECIAL), signs),
+    st.floats(-10, 10),
+    st.floats(-1e30, 1e30),
+)
+theta_values = st.one_of(
+    st.builds(lambda v, s: v * s, st.sampled_from(HUGE_THETA), signs),
+    st.floats(-5, 5),
+    st.floats(-1e50, 1e50),
+)
+bounds = st.one_of(st.floats(2.0**-12, 2.0**12), st.sampled_from([1.0, 0.5, 1e-6, 1e6]))
+
+
+def targets(model: str, classes: int) -> st.SearchStrategy[float]:
+    """Every value that the model's check lets through."""
+    if model == "linear":
+        return st.one_of(values, st.sampled_from([1e300, -1.7e308]))
+    if model == "poisson":
+        return st.one_of(st.integers(0, 20), st.sampled_from([0, 100, 5000, 10**9, 10**18])).map(float)
+    return st.integers(0, (1 if model == "logistic" else classes - 1)).map(float)
+
+
+class Case:
+    """A model, the rows of one site with one row to swap in, a theta and a clipping."""
+
+    def __init__(
+        self, draw: Any, models: tuple[str, ...], thetas: st.SearchStrategy[float], most: int
+    ) -> None:
+        self.name = draw(st.sampled_from(models))
+        classes = draw(st.integers(2, 5))
+        self.model: GLM = glm(self.name, classes)
+        self.d = draw(st.integers(1, 6))
+        drawn = draw(st.integers(2, 5))  # rows written out by hypothesis, the last one to be swapped in
+        X = np.array(
+            draw(st.lists(st.lists(values, min_size=self.d, max_size=self.d), min_size=drawn, max_size=drawn))
+        )
+        y = np.array(draw(st.lists(targets(self.name, classes), min_size=drawn, max_size=drawn)))
+        more = draw(st.sampled_from([0, 1, 3, 60, 63, 64, 127]) if most > 5 else st.just(0))
+        rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+        tail = rng.standard_t(1.0, (more, self.d)) * 10.0 ** rng.integers(-3, 4, (more, 1))
+        if draw(st.booleans()):  # with an intercept
+            X[:, 0], tail[:, :1] = 1.0, 1.0
+        end = {
+            "linear": rng.standard_t(1.0, more),
+            "logistic": rng.integers(0, 2, more),
+            "poisson": rng.poisson(2.0, more),
+            "multinomial": rng.integers(0, classes, more),
+        }[self.name]
+        keep = draw(st.integers(1, drawn - 1))
+        self.X, self.y = np.vstack([X[:keep], tail]), np.concatenate([y[:keep], end]).astype(float)
+        self.new_x, self.new_y = X[-1], y[-1]
+        self.swapped = draw(st.integers(0, len(self.y) - 1))
+        shape = (self.model.outputs, self.d)
+        flat = draw(st.lists(thetas, min_size=self.d, max_size=self.d))
+        self.theta = (
+            np.broadcast_to(flat, shape) * np.linspace(1, -1, shape[0])[:, None]
+            if shape[0] > 1
+            else (np.array(flat)[None])
+        )
+        self.theta = np.ascontiguousarray(self.theta)
+        self.clipping = Clipping(draw(st.sampled_from(["consistent", "norm"])), draw(bounds), draw(bounds))
+        self.split_seed = draw(st.integers(0, 9))
+
+    @property
+    def n(self) -> int:
+        return len(self.y)
+
+    def sites(self, X: np.ndarray, y: np.ndarray, alone: bool = False) -> SiteData:
+        """The rows as one site, or each as a site of its own."""
+        return SiteData(self.model, pack(X, y, [1] * len(y) if alone else [len(y)]), self.split_seed)
+
+    def answer(self, query: Query, data: SiteData, edges: np.ndarray | None = None) -> np.ndarray:
+        count = len(data.rows.sizes)
+        ask = Ask(self.theta, self.clipping, np.zeros_like(self.theta), edges=edges)
+        return query.answer(data, np.arange(count), ask, no_prices(query), noise_of(count))
+
+    def both(self, query: Query, edges: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """The replies before and after the swap."""
+        X, y = self.X.copy(), self.y.copy()
+        X[self.swapped], y[self.swapped] = self.new_x, self.new_y
+        before = self.answer(query, self.sites(self.X, self.y), edges)[0]
+        return before, self.answer(query, self.sites(X, y), edges)[0]
+
+    def stated(self, query: Query) -> np.ndarray:
+        return query.sensitivity(np.array([float(self.n)]), self.clipping)[:, 0]
+
+    def __repr__(self) -> str:
+        old = f"{self.X[self.swapped].tolist()}, {self.y[self.swapped]}"
+        new = f"{self.new_x.tolist()}, {self.new_y}"
+        facts = f"{self.name}, {self.clipping}, n={self.n}, theta={self.theta.tolist()}"
+        return f"Case({facts}, swap {self.swapped}: {old} by {new})"
+
+
+@st.composite
+def cases(
+    draw: Any,
+    models: tuple[str, ...] = ALL_MODELS,
+    thetas: st.SearchStrategy[float] = theta_values,
+    most: int = 130,
+) -> Case:
+    return Case(draw, models, thetas, most)
+
+
+# -- one row ---------------------------------------------------------------------------------------
+
+
+@given(cases())
+def test_no_row_contributes_a_score_longer_than_the_bound(case: Case) -> None:
+    X, y = np.vstack([case.X, case.new_x]), np.append(case.y, case.new_y)
+    scores = case.answer(Gradient(), case.sites(X, y, alone=True))
+    assert np.isfinite(scores).all()
+    assert (np.linalg.norm(scores, axis=1) <= case.clipping.bound * SLACK).all()
+    norms = case.model.score_norms(pack(X, y, [len(y)]), case.theta, case.clipping)  # whole tiles at once
+    assert (norms <= case.clipping.bound * SLACK).all()
+
+
+@given(cases())
+def test_no_row_contributes_a_curvature_beyond_its_bound_nor_a_negative_one(case: Case) -> None:
+    """Positive semidefinite as well: the factor sqrt(2) instead of 2 in the sensitivity rests on it."""
+    X, y = np.vstack([case.X, case.new_x]), np.append(case.y, case.new_y)
+    data = case.sites(X, y, alone=True)
+    matrices = case.model.mean_curvatures(
+        data.rows, np.arange(len(y)), case.theta, case.clipping, np.zeros_like(case.theta)
+    )
+    assert np.isfinite(matrices).all()
+    assert (np.linalg.norm(matrices, axis=(1, 2)) <= case.clipping.curvature * SLACK).all()
+    assert (np.linalg.eigvalsh(matrices)[:, 0] >= -1e-9 * case.clipping.curvature).all()
+
+
+# -- one swapped row -------------------------------------------------------------------------------
+
+
+@given(cases())
+def test_a_swapped_row_moves_the_mean_gradient_at_most_by_the_stated_sensitivity(case: Case) -> None:
+    before, after = case.both(Gradient())
+    assert np.linalg.norm(after - before) <= case.stated(Gradient())[0] * SLACK
+
+
+@given(cases(), st.booleans())
+def test_a_swapped_row_moves_each_newton_part_at_most_by_its_stated_sensitivity(
+    case: Case, split: bool
+) -> None:
+    """With split=True a row is in one half: only one of the two parts moves, and each half has its own n."""
+    query = NewtonParts(split)
+    before, after = case.both(query)
+    size = case.theta.size
+    moves = np.array([np.linalg.norm((after - before)[:size]), np.linalg.norm((after - before)[size:])])
+    assert np.isfinite(moves).all()
+    assert (moves <= case.stated(query) * SLACK).all()
+    if split:
+        assert moves.min() == 0.0
+
+
+small_thetas = st.one_of(st.sampled_from([0.0, 5e-324, 1e-30, 1.0]), st.floats(-100, 100))
+
+
+@given(cases(thetas=small_thetas), st.sampled_from(["all", "first", "second"]), st.floats(1e-3, 10))
+def test_a_swapped_row_moves_one_local_step_at_most_by_the_stated_sensitivity(
+    case: Case, part: str, eta: float
+) -> None:
+    """theta itself is rounded to its own last place, so where eta B/n is far below theta that rounding is
+    added.
+    """
+    query = Descent(1, eta, part)
+    before, after = case.both(query)
+    rounding = 2 * math.sqrt(case.theta.size) * np.spacing(np.abs(np.stack([before, after])).max())
+    assert np.linalg.norm(after - before) <= case.stated(query)[0] * SLACK + rounding
+
+
+@given(cases(), st.integers(2, 5))
+def test_k_local_steps_are_k_single_steps_each_with_noise_of_its_own(case: Case, steps: int) -> None:
+    """So what is proved of one step, from any theta, holds for each step given the theta that the noise led
+    to.
+    """
+
+    class Later(Noise):
+        """The noise of local step k, for a query of one step."""
+
+        k = 0
+
+        def stream(self, release: int = 0) -> np.uint64:
+            return super().stream(release + self.k)
+
+    data = case.sites(case.X, case.y)
+    case.theta = np.clip(case.theta, -1e3, 1e3)
+    clipping, none, where = case.clipping, np.zeros_like(case.theta), np.array([0])
+    prices = np.linspace(0.5, 2.0, steps)[:, None]
+    noise = noise_of(1, 7, 3)
+    at_once = Descent(steps, 0.3).answer(data, where, Ask(case.theta, clipping, none), prices, noise)
+    theta = case.theta
+    for k in range(steps):
+        own = Later(noise.keys, noise.seed, noise.round)
+        object.__setattr__(own, "k", k)
+        reply = Descent(1, 0.3).answer(data, where, Ask(theta, clipping, none), prices[k : k + 1], own)
+        assert not np.array_equal(reply, Descent(1, 0.3).answer(
+            data, where, Ask(theta, clipping, none), np.full((1, 1), np.inf), own))  # fmt: skip
+        theta = reply.reshape(theta.shape)
+    np.testing.assert_array_equal(at_once[0], theta.ravel())
+
+
+@given(cases(), st.sampled_from(["scores", "records"]))
+def test_a_swapped_row_moves_a_histogram_of_norms_at_most_by_the_stated_sensitivity(
+    case: Case, of: str
+) -> None:
+    query = Histogram(of)
+    before, after = case.both(query, SCORE_GRID[None])
+    assert before.sum() == after.sum() == case.n
+    assert np.linalg.norm(after - before) <= case.stated(query)[0] * SLACK
+
+
+@given(cases(), st.booleans())
+def test_a_swapped_row_moves_histograms_of_columns_at_most_by_the_stated_sensitivity(
+    case: Case, all_: bool
+) -> None:
+    """Edges among the special values: what lies on an edge is counted once."""
+    columns = tuple(range(case.d + 1)) if all_ else (case.d,)
+    query = Histogram("columns", columns)
+    edges = np.tile(np.sort([*SPECIAL[2:], *(-v for v in SPECIAL)]), (len(columns), 1))
+    before, after = case.both(query, edges)
+    assert before.sum() == after.sum() == case.n * len(columns)
+    assert np.linalg.norm(after - before) <= case.stated(query)[0] * SLACK
+
+
+@given(cases(models=("linear",)))
+def test_a_swapped_row_moves_the_moments_at_most_by_the_stated_sensitivity(case: Case) -> None:
+    before, after = case.both(Moments())
+    assert np.isfinite(after).all()
+    assert np.linalg.norm(after - before) <= case.stated(Moments())[0] * SLACK
+
+
+# -- known attacks, one by one ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rule", ["consistent", "norm"])
+@pytest.mark.parametrize("model", ALL_MODELS)
+@pytest.mark.parametrize("size", [0.0, 5e-324, 1.5e-162, 1.6e-162, 1e-155, 1e-19, 1e100])
+def test_rows_whose_squared_length_under_or_overflows_stay_within_the_bound(
+    model: str, rule: str, size: float
+) -> None:
+    kind = glm(model)
+    X = np.full((70, 2), size)
+    y = np.full(70, 1e300 if model == "linear" else 1.0)
+    theta = np.full((kind.outputs, 2), 0.3)
+    scores = kind.mean_scores(
+        pack(X, y, [1] * 70), np.arange(70), theta, Clipping(rule, 0.5), np.zeros_like(theta)
+    )
+    assert (np.linalg.norm(scores.reshape(70, -1), axis=1) <= 0.5 * SLACK).all()
+
+
+@pytest.mark.parametrize("rule", ["consistent", "norm"])
+@pytest.mark.parametrize("model", ALL_MODELS)
+@pytest.mark.parametrize("width", [1, 3, 64, 70])
+def test_predictors_that_overflow_to_infinity_or_to_nan_stay_within_the_bound(
+    model: str, rule: str, width: int
+) -> None:
+    """A NaN in a reply would tell that such a row is there, noise or no noise."""
+    kind = glm(model)
+    signs = np.array([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0]])
+    X = 1e30 * signs[np.arange(width) % 3]
+    theta = np.array([[1e300, -1e300], [1e300, 1e300], [-1e300, 1.0]])[: kind.outputs]
+    rows = pack(X, np.zeros(width), [width])
+    clipping = Clipping(rule, 0.5, 0.25)
+    none = np.zeros_like(theta)
+    score = kind.mean_scores(rows, np.array([0]), theta, clipping, none)
+    matrix = kind.mean_curvatures(rows, np.array([0]), theta, clipping, none)
+    assert np.linalg.norm(score) <= 0.5 * SLACK
+    assert np.linalg.norm(matrix) <= 0.25 * SLACK
+
+
+def test_sites_of_one_row_have_an_empty_second_half_and_a_finite_sensitivity() -> None:
+    kind = glm("logistic")
+    data = SiteData(kind, pack(np.ones((3, 2)), np.array([1.0, 0.0, 1.0]), [1, 2]))
+    assert data.part("first").sizes.tolist() == [1, 1]
+    assert data.part("second").sizes.tolist() == [0, 1]
+    query = NewtonParts(split=True)
+    clipping = Clipping("consistent", 0.5, 0.25)
+    stated = query.sensitivity(np.array([1.0, 2.0]), clipping)
+    np.testing.assert_allclose(stated[0], [1.0, 1.0])
+    np.testing.assert_allclose(stated[1], [math.sqrt(2) / 4] * 2)
+    reply = query.answer(
+        data, np.arange(2), Ask(np.zeros((1, 2)), clipping, np.zeros((1, 2))), no_prices(query), noise_of(2)
+    )
+    assert (reply[0, :2] == 0).all()
+
+
+def test_halves_have_the_sizes_that_the_sensitivity_divides_by() -> None:
+    from fedmest.queries.base import half_size
+
+    sizes = np.array([1, 2, 3, 4, 63, 64, 65, 1000])
+    rng = np.random.default_rng(0)
+    total = int(sizes.sum())
+    X = np.arange(total, dtype=float)[:, None]
+    rows = pack(X, rng.random(total), list(sizes))
+    first, second = rows.halves(5)
+    np.testing.assert_array_equal(np.maximum(first.sizes, 1), half_size(sizes.astype(float), "first"))
+    np.testing.assert_array_equal(np.maximum(second.sizes, 1), half_size(sizes.astype(float), "second"))
+    for i in range(len(sizes)):  # the halves are a partition of the site's own rows
+        mine = [part.matrix()[part.offsets[i] : part.offsets[i + 1], 0] for part in (first, second)]
+        np.testing.assert_array_equal(
+            np.sort(np.concatenate(mine)), X[rows.offsets[i] : rows.offsets[i + 1], 0]
+        )
+
+
+# -- consistency -----------------------------------------------------------------------------------
+
+
+def expected_score(
+    kind: GLM, x: np.ndarray, theta: np.ndarray, ys: np.ndarray, weights: np.ndarray, B: float
+) -> Any:
+    """sum_y weight(y) clipped score(x, y), and the mean length of the scores to compare it with."""
+    X = np.tile(x, (len(ys), 1))
+    scores = kind.mean_scores(
+        pack(X, ys, [1] * len(ys)), np.arange(len(ys)), theta, Clipping("consistent", B), np.zeros_like(theta)
+    ).reshape(len(ys), -1)
+    return np.linalg.norm(weights @ scores), weights @ np.linalg.norm(scores, axis=1)
+
+
+ordinary = st.floats(-4, 4)
+
+
+@given(
+    st.lists(ordinary, min_size=3, max_size=3),
+    st.lists(ordinary, min_size=3, max_size=3),
+    st.floats(0.02, 10),
+)
+def test_clipped_scores_of_the_logistic_model_keep_mean_zero(
+    x: list[float], t: list[float], B: float
+) -> None:
+    x_, theta = np.array([1.0, *x[1:]]), np.array([t])
+    p = 1 / (1 + math.exp(-float(theta[0] @ x_)))
+    mean, length = expected_score(glm("logistic"), x_, theta, np.array([0.0, 1.0]), np.array([1 - p, p]), B)
+    assert mean <= 1e-8 * length
+
+
+@given(
+    st.lists(ordinary, min_size=3, max_size=3),
+    st.lists(ordinary, min_size=12, max_size=12),
+    st.floats(0.02, 10),
+)
+def test_clipped_scores_of_the_multinomial_model_keep_mean_zero(
+    x: list[float], t: list[float], B: float
+) -> None:
+    x_, theta = np.array([1.0, *x[1:]]), np.array(t).reshape(4, 3)
+    e = np.exp(theta @ x_ - (theta @ x_).max())
+    mean, length = expected_score(glm("multinomial", 4), x_, theta, np.arange(4.0), e / e.sum(), B)
+    assert mean <= 1e-8 * length
+
+
+@given(
+    st.lists(ordinary, min_size=3, max_size=3),
+    st.lists(ordinary, min_size=3, max_size=3),
+    st.floats(0.02, 10),
+)
+def test_clipped_scores_of_the_linear_model_keep_mean_zero(x: list[float], t: list[float], B: float) -> None:
+    """Gauss-Hermite nodes and weights are symmetric, as the errors are: the integral is zero to rounding."""
+    x_, theta = np.array([1.0, *x[1:]]), np.array([t])
+    nodes, weights = np.polynomial.hermite_e.hermegauss(40)
+    mean, length = expected_score(glm("linear"), x_, theta, float(theta[0] @ x_) + nodes, weights, B)
+    assert mean <= 1e-8 * length
+
+
+@given(
+    st.lists(ordinary, min_size=2, max_size=2), st.floats(-8, math.log(NORMAL) - 0.01), st.floats(0.02, 300)
+)
+def test_clipped_scores_of_the_poisson_model_keep_mean_zero(
+    x: list[float], log_mean: float, B: float
+) -> None:
+    x_ = np.array([1.0, *x])
+    theta = np.array([[log_mean - x[0] * 0.2 + x[1] * 0.1, 0.2, -0.1]])
+    rate = math.exp(float(theta[0] @ x_))
+    ys = np.arange(0, int(rate + 40 * math.sqrt(rate) + 60), dtype=float)
+    mean, length = expected_score(glm("poisson"), x_, theta, ys, stats.poisson.pmf(ys, rate), B)
+    assert mean <= 1e-8 * length
+
+
+@pytest.mark.parametrize(
+    "rate", [1e-9, 1e-3, 0.1, 0.5, 1.0, 2.5, 3.0, 17.3, 49.99, 50.01, 180.0, 1000.5, 4095.0]
+)
+def test_the_closed_forms_of_the_cut_poisson_moments_equal_direct_sums(rate: float) -> None:
+    """Over a grid of cuts, integer and not, from far below one count to far beyond all."""
+    ys = np.arange(0, int(rate + 45 * math.sqrt(rate) + 80), dtype=float)
+    f = stats.poisson.pmf(ys, rate)
+    for c in [0.01, 0.1, 0.3, 0.5, 1.0, 1.7, 2.0, 5.0, 12.5, 49.0, 300.0, 5000.0, 1e9, 1e20, 1e150]:
+        cut = np.clip(rate - ys, -c, c)
+        first, second = cut_moments(rate, math.exp(-rate), c)
+        scale = f @ np.abs(cut)
+        assert first == pytest.approx(f @ cut, abs=1e-9 * scale + 1e-16), c
+        assert second == pytest.approx(f @ ((rate - ys) * cut), rel=1e-7, abs=1e-16), c
+
+
+@pytest.mark.parametrize("rate", [4096.5, 10_000.25, 1e6 + 0.5])
+@pytest.mark.parametrize("share", [0.1, 0.5, 1.0, 3.0])
+def test_above_the_switch_the_normal_formula_is_as_exact_as_its_comment_says(
+    rate: float, share: float
+) -> None:
+    """Cuts of a tenth of a standard deviation and more: 1e-4 of the clipped score's own spread."""
+    c = share * math.sqrt(rate)
+    ys = np.arange(max(0, int(rate - 40 * math.sqrt(rate))), int(rate + 40 * math.sqrt(rate)), dtype=float)
+    f = stats.poisson.pmf(ys, rate)
+    cut = np.clip(rate - ys, -c, c)
+    first, second = cut_moments(rate, math.exp(-rate), c)
+    assert first == pytest.approx(f @ cut, abs=1e-4 * math.sqrt(f @ cut**2))
+    assert second == pytest.approx(f @ ((rate - ys) * cut), rel=1e-3)
+
+
+@pytest.mark.parametrize("model", ALL_MODELS)
+def test_consistent_curvature_is_the_mean_derivative_of_the_clipped_score(model: str) -> None:
+    """d/dtheta E_theta0[score(theta)] at theta0, by central differences over the exact sum over responses.
+
+    The linear model's clipped score is differentiated between its kinks, so it is checked through its
+    expectation under standard normal errors: 2 Phi(B/|x|) - 1 of the rows are not cut.
+    """
+    kind = glm(model)
+    rng = np.random.default_rng(3)
+    x = np.array([1.0, 0.7, -1.2])
+    theta = rng.standard_normal((kind.outputs, 3)) * 0.3
+    B, h = 0.6, 1e-5
+    if model == "linear":
+        ys = float(theta[0] @ x) + stats.norm.ppf((np.arange(20_000) + 0.5) / 20_000)
+        weights = np.full(20_000, 1 / 20_000)
+        h = 1e-2
+    elif model == "poisson":
+        ys = np.arange(80.0)
+        weights = stats.poisson.pmf(ys, math.exp(float(theta[0] @ x)))
+    else:
+        e = np.exp(theta @ x) if model == "multinomial" else np.exp([0.0, float(theta[0] @ x)])
+        ys, weights = np.arange(float(len(e))), e / e.sum()
+    rows = pack(np.tile(x, (len(ys), 1)), ys, [1] * len(ys))
+    clipping, none, where = Clipping("consistent", B), np.zeros_like(theta), np.arange(len(ys))
+
+    def mean_score(at: np.ndarray) -> np.ndarray:
+        return weights @ kind.mean_scores(rows, where, at, clipping, none).reshape(len(ys), -1)
+
+    slopes = []
+    for j in range(theta.size):
+        step = np.zeros(theta.size)
+        step[j] = h
+        step = step.reshape(theta.shape)
+        slopes.append((mean_score(theta + step) - mean_score(theta - step)) / (2 * h))
+    curvatures = kind.mean_curvatures(rows, where, theta, clipping, none)
+    found = np.einsum("i,ijk->jk", weights, curvatures)
+    np.testing.assert_allclose(found, np.stack(slopes), atol=2e-4 if model == "linear" else 1e-7)

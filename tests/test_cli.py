@@ -1,0 +1,425 @@
+"""The command line, mostly in this process; a few runs of the installed program."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import fedmest as fm
+from fedmest import cli
+from fedmest.cli import main
+
+PROGRAM = [sys.executable, "-c", "import sys; from fedmest.cli import main; sys.exit(main())"]
+BOUNDS = ["--bounds", "age=0:100", "--bounds", "bmi=10:60"]
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    rng = np.random.default_rng(4)
+    n = 300
+    frame = pd.DataFrame(
+        {
+            "hospital": rng.choice(["north", "south", "west"], n),
+            "age": rng.uniform(20, 80, n).round(1),
+            "bmi": rng.normal(26, 3, n).round(1),
+            "ill": rng.integers(0, 2, n),
+        }
+    )
+    path = tmp_path / "rows.csv"
+    frame.to_csv(path, index=False)
+    return path
+
+
+def arguments(rows: Path, *more: str, command: str = "fit") -> list[str]:
+    named = ["--target", "ill", "--site", "hospital", "--model", "logistic"]
+    return [command, str(rows), *named, *BOUNDS, "--seed", "3", *more]
+
+
+def federation(rows: Path) -> fm.Federation:
+    return fm.Federation.read(rows, "ill", "hospital", bounds={"age": (0, 100), "bmi": (10, 60)})
+
+
+def fault(capsys: pytest.CaptureFixture[str], code: int, expected: int = 2) -> str:
+    out, err = capsys.readouterr()
+    assert code == expected, err
+    assert out == ""
+    assert err.startswith("fedmest: ")
+    assert err.count("\n") == 1
+    return err
+
+
+# -- what the commands print --------------------------------------------------------------------------------
+
+
+def test_fit_prints_the_summary_of_the_same_library_call(
+    rows: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments(rows)) == 0
+    out, err = capsys.readouterr()
+    assert out.strip() == fm.fit(federation(rows), seed=3).summary()
+    assert err == ""
+
+
+def test_every_flag_reaches_the_fit(rows: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = [
+        "--method",
+        "fedavg",
+        "--mu",
+        "1.5",
+        "--calibration",
+        "paper",
+        "--clip",
+        "consistent",
+        "--bound",
+        "2",
+    ]
+    settings += ["--schedule", "geometric", "--scaling", "bounds", "--weights", "optimal", "--ridge", "0.1"]
+    settings += [
+        "--participation",
+        "0.7",
+        "--no-intercept",
+        "--option",
+        "K=5",
+        "--option",
+        "eta=0.2",
+        "--json",
+    ]
+    assert main(arguments(rows, *settings)) == 0
+    content = json.loads(capsys.readouterr().out)
+    expected = fm.fit(
+        federation(rows), "logistic", "fedavg", 1.5, calibration="paper", clip="consistent", bound=2.0,
+        schedule="geometric", scaling="bounds", weights="optimal", ridge=0.1, participation=0.7, fit_intercept=False,
+        seed=3, K=5, eta=0.2,
+    )  # fmt: skip
+    assert content == json.loads(json.dumps(expected.as_dict()))
+
+
+def test_feature_and_ignore_choose_columns(rows: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    named = ["fit", str(rows), "--target", "ill", "--site", "hospital", "--model", "logistic", "--json"]
+    for choice in (["--feature", "age"], ["--ignore", "bmi"]):
+        assert main([*named, *choice, "--mu", "inf"]) == 0
+        assert list(json.loads(capsys.readouterr().out)["coefficients"]) == ["intercept", "age"]
+
+
+def test_mu_inf_fits_without_noise(rows: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments(rows, "--mu", "inf", "--json")) == 0
+    privacy = json.loads(capsys.readouterr().out)["privacy"]
+    assert privacy["mu"] is None
+    assert privacy["certified"] is False
+
+
+def test_out_writes_what_json_prints(rows: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = tmp_path / "result.json"
+    assert main(arguments(rows, "--json", "--out", str(target))) == 0
+    assert json.loads(target.read_text()) == json.loads(capsys.readouterr().out)
+
+
+def test_rows_with_gaps_can_be_dropped(rows: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with rows.open("a") as file:
+        file.write("north,,25,1\n")
+    assert "--missing drop" in fault(capsys, main(arguments(rows)))
+    assert main(arguments(rows, "--missing", "drop", "--json")) == 0
+    assert json.loads(capsys.readouterr().out)["settings"]["n_rows"] == 300
+
+
+def test_compare_puts_methods_side_by_side(rows: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        main(arguments(rows, "--methods", "np-pooled,fedsgd,fednewton", "--option", "K=7", command="compare"))
+        == 0
+    )
+    lines = capsys.readouterr().out.splitlines()
+    head = next(line for line in lines if "np-pooled" in line)
+    assert head.split() == ["np-pooled", "fedsgd", "fednewton"]
+    pooled = fm.fit(federation(rows), method="np-pooled").theta
+    newton = fm.fit(federation(rows), method="fednewton", seed=3, K=7).theta
+    age = next(line for line in lines if line.startswith("age")).split()
+    assert (age[1], age[3]) == (f"{pooled[1]:.5f}", f"{newton[1]:.5f}")
+    facts = {line.split()[0]: line.split()[1:] for line in lines[lines.index(head) + 6 :] if line.strip()}
+    assert facts["np-pooled"][:3] == ["inf", "inf", "no"]
+    assert facts["fedsgd"][0] == "2"
+    assert facts["fedsgd"][2:4] == ["yes", "8"]
+
+
+def test_compare_prints_a_block_a_class(rows: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    frame = pd.read_csv(rows)
+    frame.assign(ill=np.resize(["a", "b", "c"], len(frame))).to_csv(rows, index=False)
+    call = ["compare", str(rows), "--target", "ill", "--site", "hospital", "--model", "multinomial", *BOUNDS]
+    assert main([*call, "--methods", "np-pooled,fedsgd"]) == 0
+    out = capsys.readouterr().out
+    assert [line.strip() for line in out.splitlines() if line.startswith("class")] == [
+        "class a",
+        "class b",
+        "class c",
+    ]
+
+
+def test_compare_breaks_a_wide_table_instead_of_cutting_numbers(
+    rows: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    private = "fedsgd,fedavg,fedhybrid,fednewton,scaffold"
+    assert (
+        main(arguments(rows, "--methods", f"np-pooled,np-local,{private},np-fedavg", command="compare")) == 0
+    )
+    out = capsys.readouterr().out
+    assert "…" not in out
+    assert max(map(len, out.splitlines())) <= cli.WIDTH
+    assert sum(line.startswith("age") for line in out.splitlines()) == 2
+
+
+def test_compare_as_json_holds_every_result(rows: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments(rows, "--methods", "np-pooled,fedsgd", "--json", command="compare")) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert list(content["methods"]) == ["np-pooled", "fedsgd"]
+    assert content["methods"]["fedsgd"] == json.loads(
+        json.dumps(fm.fit(federation(rows), method="fedsgd", seed=3).as_dict())
+    )
+
+
+def test_methods_lists_the_registry(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["methods", "--json"]) == 0
+    entries = {entry["id"]: entry for entry in json.loads(capsys.readouterr().out)}
+    assert list(entries) == list(fm.METHODS)
+    assert entries["fednewton"]["rounds"] == 2
+    assert entries["fednewton"]["options"]["split"] is False
+    assert entries["fednewton"]["paper_options"]["split"] is True
+    assert entries["fedstats"]["models"] == ["linear"]
+    assert main(["methods"]) == 0
+    out = capsys.readouterr().out
+    assert all(name in out for name in fm.METHODS)
+    assert "(paper: step)" in out
+
+
+def test_demo_shows_private_beside_pooled(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo"]) == 0
+    out = capsys.readouterr().out
+    assert "20,186 person-years at 6 sites" in out
+    assert (
+        out.count("pooled (not private)") == out.count("private (mu=2)") == out.count("difference") - 1 == 2
+    )
+    assert "What is protected is a row" in out
+    assert "2-Gaussian" in " ".join(out.split()).replace("- ", "-")
+
+
+def test_demo_is_certified_and_close_to_the_pooled_fit(capsys: pytest.CaptureFixture[str]) -> None:
+    """Close: a standard deviation of a feature moves the two linear predictors by less than 0.06 apart."""
+    from fedmest.demo import load
+
+    assert main(["demo", "--json", "--seed", "11"]) == 0
+    studies = json.loads(capsys.readouterr().out)["studies"]
+    spread = load().std()
+    assert set(studies) == {"logistic", "poisson"}
+    for study in studies.values():
+        assert study["private"]["privacy"]["certified"] is True
+        assert study["private"]["privacy"]["mu"] == pytest.approx(2.0)
+        pooled, private = study["pooled"]["coefficients"], study["private"]["coefficients"]
+        for name in list(pooled)[1:]:
+            assert abs(private[name] - pooled[name]) * spread[name] < 0.06
+
+
+# -- the schema ---------------------------------------------------------------------------------------------
+
+SCHEMA = """
+target = "ill"
+site = "hospital"
+model = "logistic"
+features = ["age", "bmi"]
+[bounds]
+age = [0, 100]
+bmi = [10, 60]
+"""
+
+
+def with_schema(rows: Path, text: str, *more: str) -> list[str]:
+    path = rows.with_name("schema.toml")
+    path.write_text(text)
+    return ["fit", str(rows), "--schema", str(path), "--seed", "3", "--json", *more]
+
+
+def test_a_schema_says_what_flags_would(rows: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(with_schema(rows, SCHEMA)) == 0
+    from_schema = capsys.readouterr().out
+    assert main(arguments(rows, "--json")) == 0
+    assert from_schema == capsys.readouterr().out
+
+
+def test_flags_win_over_the_schema(rows: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = [
+        "--target",
+        "age",
+        "--model",
+        "linear",
+        "--feature",
+        "bmi",
+        "--bounds",
+        "bmi=0:70",
+        "--mu",
+        "inf",
+    ]
+    assert main(with_schema(rows, SCHEMA, *flags)) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert content["model"] == "linear"
+    assert list(content["coefficients"]) == ["intercept", "bmi"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("target = ", ("TOML", "end of document")),
+        ('targte = "ill"', ("'targte'", "did you mean 'target'")),
+        ("target = 3", ("target", "a text", "3")),
+        ('features = "age"', ("features", "list of column names")),
+        ("features = [1]", ("features", "list of column names")),
+        ("bounds = 3", ("bounds", "low, high")),
+        (SCHEMA.replace("[0, 100]", "[0]"), ("'age'", "two numbers")),
+        (SCHEMA.replace("[0, 100]", "[100, 0]"), ("'age'", "100:0")),
+        (SCHEMA.replace('target = "ill"', ""), ("no target", "--target")),
+        (SCHEMA.replace('site = "hospital"', ""), ("no site", "--site")),
+        (SCHEMA.replace('model = "logistic"', ""), ("no model", "--model")),
+    ],
+)
+def test_a_bad_schema_is_one_line(
+    text: str, words: tuple[str, ...], rows: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = fault(capsys, main(with_schema(rows, text)))
+    assert all(word in line for word in words)
+
+
+# -- calls that are wrong -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["ft"], ("'ft'", "fit")),
+        (["--verson"], ("--verson", "--version")),
+        (["fit"], ("FILE", "fedmest fit --help")),
+        (["demo", "extra"], ("extra",)),
+        (["demo", "--mu", "0"], ("mu=0", "positive")),
+        (["demo", "--seed", "x"], ("--seed",)),
+        (["methods", "--all"], ("--all",)),
+        (["fit", "ROWS", "--taget", "ill"], ("--taget", "--target")),
+        (["fit", "ROWS", "--target"], ("--target", "argument")),
+        (["fit", "ROWS", "--mu", "two"], ("--mu", "number")),
+        (["fit", "ROWS", "--seed", "1.5"], ("--seed",)),
+        (["fit", "ROWS", "--participation", "half"], ("--participation",)),
+        (["fit", "ROWS", "--bounds", "age"], ("'age'", "COLUMN=LOW:HIGH")),
+        (["fit", "ROWS", "--bounds", "age=0-100"], ("'age=0-100'", "COLUMN=LOW:HIGH")),
+        (["fit", "ROWS", "--bounds", "=0:1"], ("'=0:1'", "COLUMN=LOW:HIGH")),
+        (["fit", "ROWS", "--bounds", "age=0:99"], ("'age'", "twice")),
+        (["fit", "ROWS", "--option", "K"], ("'K'", "NAME=VALUE")),
+        (["fit", "ROWS", "--option", "K=1", "--option", "K=2"], ("'K'", "twice")),
+        (["fit", "ROWS", "--schema", "none.toml"], ("no file", "none.toml")),
+        (["fit", "ROWS", "--schema", "/"], ("folder",)),
+        (["fit", "ROWS", "--out", "/no/such/folder/r.json"], ("/no/such/folder", "make it")),
+        (["fit", "ROWS", "--out", "/"], ("folder", "name a file")),
+        (["compare", "ROWS", "--methods", ","], ("no method",)),
+        (["compare", "ROWS", "--methods", "fedsgd,fedprox"], ("'fedprox'", "fedsgd")),
+        (["compare", "ROWS", "--methods", "fedsgd", "--option", "R=2"], ("'R'", "K, eta")),
+        (["compare", "ROWS", "--methods", "fedstats"], ("'fedstats'", "linear")),
+    ],
+    ids=" ".join,
+)
+def test_a_wrong_call_is_one_line(
+    args: list[str], words: tuple[str, ...], rows: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if "ROWS" in args:
+        args = arguments(rows, *args[2:], command=args[0])
+    line = fault(capsys, main(args))
+    assert all(word in line for word in words)
+
+
+def test_a_bug_is_one_line_and_its_traceback_is_there_for_the_asking(
+    rows: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("by\nzero")
+
+    monkeypatch.setattr("fedmest.fitting.fit", broken)
+    monkeypatch.delenv("FEDMEST_DEBUG", raising=False)
+    line = fault(capsys, main(arguments(rows)), expected=1)
+    assert "bug" in line
+    assert "ZeroDivisionError: by zero" in line
+    monkeypatch.setenv("FEDMEST_DEBUG", "1")
+    assert main(arguments(rows)) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_too_little_memory_and_a_full_disk_are_one_line(
+    rows: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: Path, *_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device", str(self))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", full)
+        line = fault(capsys, main(arguments(rows, "--out", str(tmp_path / "r.json"))), expected=1)
+    assert "No space left" in line
+
+    def hungry(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("fedmest.fitting.fit", hungry)
+    assert "memory" in fault(capsys, main(arguments(rows)), expected=1)
+
+
+def test_ctrl_c_in_a_fit_exits_with_130(
+    rows: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fedmest.fitting.fit", interrupted)
+    assert "interrupted" in fault(capsys, main(arguments(rows)), expected=130)
+
+
+def test_help_and_version_exit_with_zero(capsys: pytest.CaptureFixture[str]) -> None:
+    for args in (
+        [],
+        ["--help"],
+        ["fit", "--help"],
+        ["compare", "--help"],
+        ["demo", "--help"],
+        ["methods", "--help"],
+    ):
+        assert main(args) == 0
+        assert "Usage: fedmest" in capsys.readouterr().out
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.strip() == f"fedmest {fm.__version__}"
+
+
+# -- the program itself -------------------------------------------------------------------------------------
+
+
+def test_the_program_prints_json_and_nothing_else(rows: Path) -> None:
+    done = subprocess.run([*PROGRAM, *arguments(rows, "--json")], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0
+    assert done.stderr == ""
+    assert json.loads(done.stdout)["method"] == "fednewton"
+
+
+def test_the_program_reports_a_fault_with_code_2(rows: Path) -> None:
+    done = subprocess.run(
+        [*PROGRAM, "fit", "none.csv", *arguments(rows)[2:]], capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", "fedmest: there is no file none.csv\n")
+
+
+def test_ctrl_c_stops_the_program_with_one_line(rows: Path) -> None:
+    """SIGINT while the program waits for its rows: a pipe tells when it has got there."""
+    pipe = rows.with_name("pipe.csv")
+    os.mkfifo(pipe)
+    process = subprocess.Popen(
+        [*PROGRAM, *arguments(pipe)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    with pipe.open("w"):  # opens when the program reads
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert out == ""
+    assert err == "fedmest: interrupted; nothing was written\n"

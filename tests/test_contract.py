@@ -1,0 +1,230 @@
+"""One contract for every method in the registry, over every model that it takes."""
+
+import dataclasses
+import inspect
+import json
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numba
+import numpy as np
+import pytest
+
+import fedmest as fm
+from conftest import ALL_MODELS, CLASSES, Simulated, simulate
+from fedmest.methods import METHODS, Setting
+from fedmest.models import model_named
+
+SIZES = (70, 90, 150, 110, 100, 131)
+QUICK = {"K": 4, "R": 2, "K1": 3, "K2": 3}
+PAIRS = [
+    (name, model)
+    for name, method in METHODS.items()
+    for model in ALL_MODELS
+    if model in (method.models or ALL_MODELS)
+]
+PRIVATE_PAIRS = [(name, model) for name, model in PAIRS if METHODS[name].private]
+every_pair = pytest.mark.parametrize(("method", "model"), PAIRS)
+every_private_pair = pytest.mark.parametrize(("method", "model"), PRIVATE_PAIRS)
+
+
+def options_of(method: str) -> dict[str, Any]:
+    return {k: v for k, v in QUICK.items() if k in {f.name for f in dataclasses.fields(METHODS[method])}}  # type: ignore[arg-type]
+
+
+def data(model: str) -> Simulated:
+    return simulate(model, len(SIZES), SIZES, d=4, seed=6)
+
+
+def run(fed: fm.Federation, model: str, method: str, seed: int | None = 1, **settings: Any) -> fm.Result:
+    return fm.fit(fed, model, method, settings.pop("mu", 3.0), seed=seed, **options_of(method), **settings)
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    before = numba.get_num_threads()
+    numba.set_num_threads(min(2, numba.config.NUMBA_NUM_THREADS))
+    yield
+    numba.set_num_threads(before)
+
+
+@every_pair
+@pytest.mark.parametrize("intercept", [True, False])
+def test_estimates_have_the_shape_of_the_model_and_are_finite(
+    method: str, model: str, intercept: bool
+) -> None:
+    case = data(model)
+    result = run(case.fed, model, method, fit_intercept=intercept)
+    d = 3 + intercept
+    assert result.theta.shape == ((CLASSES, d) if model == "multinomial" else (d,))
+    assert np.isfinite(result.theta).all()
+    assert result.names == (("intercept",) if intercept else ()) + case.fed.features
+    assert all(step.shape == result.coefficients.shape for step in result.history)
+    assert result.communication.rounds == len({r.round for r in result.privacy.releases}) > 0
+    if model == "multinomial":
+        np.testing.assert_allclose(result.theta.sum(axis=0), 0.0, atol=1e-9)
+
+
+@every_pair
+def test_the_same_seed_gives_the_same_estimate_to_the_last_bit(method: str, model: str) -> None:
+    fed = data(model).fed
+    np.testing.assert_array_equal(run(fed, model, method).theta, run(fed, model, method).theta)
+
+
+@every_private_pair
+def test_another_seed_or_none_gives_another_estimate(method: str, model: str) -> None:
+    fed = data(model).fed
+    one = run(fed, model, method).theta
+    assert (run(fed, model, method, seed=2).theta != one).all()
+    assert (run(fed, model, method, seed=None).theta != run(fed, model, method, seed=None).theta).all()
+
+
+@every_pair
+def test_the_order_of_rows_and_sites_does_not_matter(method: str, model: str) -> None:
+    """Sites are known by name; within a site only the order of a sum changes. Text names sort as text."""
+    case = data(model)
+    names = np.array([f"hospital {i}" for i in range(len(SIZES))])[case.sites]
+    shuffle = np.random.default_rng(0).permutation(len(case.y))
+    tidy = fm.Federation.from_arrays(case.X, case.y, names)
+    mixed = fm.Federation.from_arrays(case.X[shuffle], case.y[shuffle], names[shuffle])
+    one, other = run(tidy, model, method).theta, run(mixed, model, method).theta
+    np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12)
+
+
+def test_shuffled_sites_keep_their_halves_when_rows_are_split() -> None:
+    """Halves are drawn by a row's place within its site, so here the order within sites is kept."""
+    case = data("logistic")
+    order = np.argsort(np.random.default_rng(1).permutation(len(SIZES))[case.sites], kind="stable")
+    mixed = fm.Federation.from_arrays(case.X[order], case.y[order], case.sites[order])
+    for settings in ({"calibration": "paper"}, {"split": True}):
+        one = run(case.fed, "logistic", "fednewton", **settings).theta
+        np.testing.assert_allclose(run(mixed, "logistic", "fednewton", **settings).theta, one, rtol=1e-12)
+
+
+@every_pair
+def test_the_number_of_threads_does_not_change_a_bit(method: str, model: str, two_threads: None) -> None:
+    fed = data(model).fed
+    two = run(fed, model, method).theta
+    numba.set_num_threads(1)
+    np.testing.assert_array_equal(run(fed, model, method).theta, two)
+
+
+@pytest.mark.parametrize("model", ALL_MODELS)
+@pytest.mark.parametrize(("method", "twin"), [("fedavg", "np-fedavg"), ("scaffold", "np-scaffold")])
+def test_without_privacy_a_method_equals_its_non_private_twin(method: str, twin: str, model: str) -> None:
+    fed = data(model).fed
+    np.testing.assert_array_equal(run(fed, model, method, mu=math.inf).theta, run(fed, model, twin).theta)
+
+
+@pytest.mark.parametrize("method", ["fedstats", "fednewton"])
+def test_without_privacy_one_round_methods_of_the_linear_model_equal_the_pooled_fit(method: str) -> None:
+    fed = data("linear").fed
+    np.testing.assert_allclose(
+        run(fed, "linear", method, mu=math.inf).theta,
+        run(fed, "linear", "np-pooled").theta,
+        rtol=0,
+        atol=1e-9,
+    )
+
+
+@every_private_pair
+def test_without_privacy_nothing_is_clipped_and_no_noise_is_added(method: str, model: str) -> None:
+    """Seed and bound leave no trace."""
+    fed = data(model).fed
+    one = run(fed, model, method, mu=math.inf, seed=1, bound=1e-6)
+    np.testing.assert_array_equal(one.theta, run(fed, model, method, mu=math.inf, seed=2).theta)
+    assert all((r.sd == 0).all() for r in one.privacy.releases)
+    assert math.isinf(one.privacy.mu)
+    assert not one.privacy.certified
+    assert "No privacy guarantee" in one.privacy.statement()
+
+
+@every_private_pair
+def test_a_huge_budget_and_a_huge_bound_approach_the_non_private_fit(method: str, model: str) -> None:
+    """mu = 1e9, B beyond every score: noise of about 1e-6 is left.
+
+    The linear model's curvature is clipped at |x|^2 = 2 d whatever B is, so its Newton step stays slightly
+    too long.
+    """
+    fed = data(model).fed
+    close = run(fed, model, method, mu=1e9, bound=100.0, scaling="none")
+    exact = run(fed, model, method, mu=math.inf, scaling="none")
+    np.testing.assert_allclose(
+        close.theta, exact.theta, rtol=0, atol=2e-2 if (method, model) == ("fednewton", "linear") else 1e-4
+    )
+
+
+@every_pair
+def test_the_schedule_is_written_from_public_facts_alone(method: str, model: str) -> None:
+    """`schedule` takes a Setting, which has no room for rows; twice the same setting, twice the same
+    schedule.
+    """
+    assert list(inspect.signature(METHODS[method].schedule).parameters) == ["self", "s"]
+    facts = {f.name for f in dataclasses.fields(Setting)}
+    assert facts == {"model", "sizes", "columns", "mu", "calibration", "clip", "schedule", "weighting",
+                     "weight_constant", "participation", "seed"}  # fmt: skip
+    glm = model_named(model)
+    setting = Setting(glm, np.array(SIZES), 4, 2.0 if METHODS[method].private else math.inf)
+    one, other = (METHODS[method](**options_of(method)).schedule(setting) for _ in range(2))
+    assert len(one) == len(other) > 0
+    for a, b in zip(one, other, strict=True):
+        assert a.query == b.query
+        np.testing.assert_array_equal(a.mus, b.mus)
+        np.testing.assert_array_equal(a.sites, b.sites)
+        assert a.weights.sum() == pytest.approx(1.0)
+
+
+@every_pair
+def test_results_predict_and_turn_into_json(method: str, model: str) -> None:
+    case = data(model)
+    result = run(case.fed, model, method)
+    predicted = result.predict(case.X[:7])
+    assert predicted.shape == ((7, CLASSES) if model == "multinomial" else (7,))
+    eta = case.design[:7] @ result.coefficients.T
+    np.testing.assert_allclose(predicted, np.squeeze(result.model.mean(eta)), rtol=1e-12)
+    with pytest.raises(fm.InputError, match="feature columns"):
+        result.predict(case.X[:, :2])
+    plain = json.loads(json.dumps(result.as_dict(), allow_nan=False))
+    assert plain["method"] == method
+    assert plain["privacy"]["mu"] == (pytest.approx(3.0) if METHODS[method].private else None)
+    assert len(result.summary().splitlines()) > 5
+
+
+@every_private_pair
+@pytest.mark.parametrize("calibration", ["certified", "paper"])
+def test_the_statement_names_unit_neighbours_budget_and_whether_it_is_certified(
+    method: str, model: str, calibration: str
+) -> None:
+    result = run(data(model).fed, model, method, calibration=calibration)
+    text = result.privacy.statement()
+    assert "one row of one site" in text
+    assert "replaced by any other row" in text
+    assert "3-Gaussian" in text
+    assert "1e-6" in text
+    assert "Not covered" in text
+    assert "%" in text
+    assert ("not certified" in text) == (calibration == "paper")
+    assert result.privacy.certified == (calibration == "certified")
+    if calibration == "paper":
+        assert "read off the data" in text
+        assert ("tau_1" in text) == (method == "fednewton")
+    assert "\n" not in text
+
+
+@every_private_pair
+def test_reading_scales_off_the_data_is_never_called_certified(method: str, model: str) -> None:
+    result = run(data(model).fed, model, method, scaling="data")
+    assert not result.privacy.certified
+    assert any("scales" in caveat for caveat in result.privacy.caveats)
+
+
+@every_private_pair
+def test_sites_of_one_row_and_sites_with_fewer_rows_than_coefficients_take_part(
+    method: str, model: str
+) -> None:
+    case = simulate(model, 7, (1, 2, 3, 400, 1, 64, 5), d=4, seed=9)
+    for settings in ({}, {"calibration": "paper"}, {"weights": "optimal"}, {"fit_intercept": False}):
+        result = run(case.fed, model, method, **settings)
+        assert np.isfinite(result.theta).all()
+        assert result.privacy.mu == pytest.approx(3.0)

@@ -1,0 +1,385 @@
+"""GDP arithmetic, the accountant, who takes part, and the noise generator."""
+
+import math
+from decimal import Decimal, getcontext
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import fedmest as fm
+from conftest import simulate
+from fedmest.methods import METHODS, Setting
+from fedmest.methods.base import rounds
+from fedmest.models import Clipping, model_named
+from fedmest.privacy import gdp
+from fedmest.privacy.budget import FLOOR, split, step_shares
+from fedmest.privacy.noise import Noise, add_normals, philox, seed_word, site_keys
+from fedmest.queries import Gradient
+
+PRIVATE = [name for name, method in METHODS.items() if method.private]
+QUICK = {"K": 4, "R": 3, "K1": 3, "K2": 4}
+
+# -- arithmetic ------------------------------------------------------------------------------------
+
+
+def exact_delta(epsilon: float, mu: float) -> Decimal:
+    """Phi(-e/mu + mu/2) - exp(e) Phi(-e/mu - mu/2) to 30 digits, by the series of Phi around zero."""
+    reach = epsilon / mu + mu / 2
+    getcontext().prec = int(reach**2 / 2 / math.log(10)) + 60  # 1 - Phi loses that many digits
+
+    def phi(x: Decimal) -> Decimal:
+        if x < 0:
+            return 1 - phi(-x)
+        term, total, k = x, x, 1
+        while term > total * Decimal(10) ** -getcontext().prec:
+            k += 2
+            term = term * x * x / k
+            total += term
+        two_pi = 2 * Decimal(
+            "3.14159265358979323846264338327950288419716939937510582097494459230781640628620899862803482534211706798214"
+        )
+        return Decimal("0.5") + total * (-x * x / 2).exp() / two_pi.sqrt()
+
+    e, m = Decimal(epsilon), Decimal(mu)
+    return phi(-e / m + m / 2) - e.exp() * phi(-e / m - m / 2)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "mu"),
+    [(0.0, 1.0), (1.0, 1.0), (1.0, 0.5), (3.0, 0.7), (0.0, 1e-3), (1e-3, 1e-3), (5.0, 2.0), (8.0, 1.5)],
+)
+def test_delta_is_the_exact_one_rounded_up(epsilon: float, mu: float) -> None:
+    """100 digits of pi bound what the reference can show: its own error is below 1e-90 here."""
+    exact = exact_delta(epsilon, mu)
+    found = Decimal(gdp.delta_of(epsilon, mu))
+    assert exact <= found
+    assert found <= exact * (1 + Decimal("1e-9")) + Decimal("1e-15")
+
+
+def test_delta_and_epsilon_equal_numbers_worked_out_by_hand() -> None:
+    """epsilon = 0: delta = 2 Phi(mu/2) - 1, for mu = 1: 0.382925. epsilon = mu = 1: Phi(-1/2) - e Phi(-3/2)
+    = 0.126937.
+    """
+    assert gdp.delta_of(0.0, 1.0) == pytest.approx(0.3829249225480262, rel=1e-12)
+    assert gdp.delta_of(1.0, 1.0) == pytest.approx(
+        0.3085375387259869 - math.e * 0.0668072012688581, rel=1e-12
+    )
+    assert gdp.compose([3.0, 4.0]) == 5.0
+    assert gdp.compose([0.2] * 25) == pytest.approx(1.0, rel=1e-15)
+    assert gdp.noise_sd(3.0, 1.5) == 2.0
+    assert gdp.noise_sd(3.0, math.inf) == 0.0
+
+
+@pytest.mark.parametrize("mu", [1e-6, 1e-3, 0.1, 1.0, 2.0, 10.0, 100.0])
+@pytest.mark.parametrize("delta", [1e-15, 1e-9, 1e-6, 1e-3, 0.5])
+def test_epsilon_and_mu_invert_delta_on_the_safe_side(mu: float, delta: float) -> None:
+    epsilon = gdp.epsilon_of(delta, mu)
+    assert epsilon >= 0
+    assert gdp.delta_of(epsilon, mu) <= delta
+    if epsilon > 1e-9:  # no larger than needed
+        assert gdp.delta_of(epsilon * (1 - 1e-6), mu) > delta
+        back = gdp.mu_of(epsilon, delta)
+        assert gdp.delta_of(epsilon, back) <= delta
+        assert back == pytest.approx(mu, rel=1e-6)
+
+
+def test_delta_falls_with_epsilon_and_grows_with_mu_down_to_the_smallest_numbers() -> None:
+    grid = np.linspace(0, 60, 200)
+    for mu in (0.01, 0.5, 3.0):
+        deltas = np.array([gdp.delta_of(e, mu) for e in grid])
+        assert (deltas >= 0).all()
+        assert (np.diff(deltas) <= 1e-15).all()
+    by_mu = [gdp.delta_of(1.0, mu) for mu in np.geomspace(1e-6, 100, 60)]
+    assert (np.diff(by_mu) >= -1e-15).all()
+    assert gdp.delta_of(1.0, math.inf) == 1.0
+    assert gdp.delta_of(1.0, 0.0) == 0.0
+    assert gdp.epsilon_of(1e-6, math.inf) == math.inf
+
+
+@pytest.mark.parametrize("delta", [0.0, 1.0, -1.0, math.nan])
+def test_a_delta_outside_zero_and_one_is_refused(delta: float) -> None:
+    with pytest.raises(ValueError, match="delta"):
+        gdp.epsilon_of(delta, 1.0)
+
+
+@pytest.mark.parametrize("schedule", ["geometric", "uniform"])
+def test_shares_of_a_schedule_sum_to_one_and_split_mu_exactly(schedule: str) -> None:
+    for steps in (1, 2, 50, 1000):
+        shares = step_shares(steps, schedule, 0.8)
+        assert shares.sum() == pytest.approx(1.0, rel=1e-13)
+        assert gdp.compose(split(2.0, shares)) == pytest.approx(2.0, rel=1e-13)
+        assert (np.diff(shares) >= -1e-18).all()  # later steps never get less
+        assert shares.min() >= (FLOOR if schedule == "geometric" else 1.0) / steps * (1 - 1e-12)
+
+
+# -- the accountant --------------------------------------------------------------------------------
+
+
+def options_of(method: str, **more: Any) -> dict[str, Any]:
+    known = METHODS[method].__dataclass_fields__  # type: ignore[attr-defined]
+    return {**{k: v for k, v in QUICK.items() if k in known}, **more}
+
+
+def paid(result: fm.Result, sites: int) -> np.ndarray:
+    """mu of each site's dearer half, summed here from the records, independently of `account`."""
+    squares = np.zeros((2, sites))
+    for release in result.privacy.releases:
+        prices = np.broadcast_to(release.mu, release.sites.shape)
+        # what is written as the price is what the noise gives
+        np.testing.assert_allclose(release.sensitivity / release.sd, prices, rtol=1e-12)
+        for half, name in enumerate(("first", "second")):
+            if release.part in ("all", name):
+                np.add.at(squares[half], release.sites.astype(int), prices**2)
+    return np.sqrt(squares.max(axis=0))
+
+
+def runs() -> list[tuple[str, dict[str, Any]]]:
+    found: list[tuple[str, dict[str, Any]]] = []
+    for method in PRIVATE:
+        for calibration in ("certified", "paper"):
+            for schedule in ("geometric", "uniform"):
+                found.append((method, {"calibration": calibration, "schedule": schedule}))
+        found.append((method, {"bound": 1.0}))
+        found.append((method, {"bound": 1.0, "weights": "optimal", "scaling": "none"}))
+        if METHODS[method].samples_sites:
+            found += [(method, {"participation": q}) for q in (0.1, 0.35, 0.9)]
+    found.append(("fednewton", {"split": True}))
+    found.append(("fednewton", {"split": True, "send": "step"}))
+    found.append(("fednewton", {"send": "step"}))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"), runs(), ids=lambda v: v if isinstance(v, str) else "-".join(map(str, v.values()))
+)
+def test_prices_of_the_executed_releases_compose_to_the_claimed_mu(
+    method: str, settings: dict[str, Any]
+) -> None:
+    """At the worst-off site exactly mu is spent; no site pays more. Third parties never face more than the
+    server.
+    """
+    model = "linear" if METHODS[method].models else "logistic"
+    case = simulate(model, 12, (5, 9, 20, 30, 31, 40, 55, 60, 80, 90, 100, 1), seed=1)
+    mu = 1.7
+    result = fm.fit(case.fed, model, method, mu, seed=3, **options_of(method, **settings))
+    spent = paid(result, 12)
+    assert (spent <= mu * (1 + 1e-12)).all()
+    assert result.privacy.mu == pytest.approx(spent.max(), rel=1e-12)
+    assert result.privacy.mu == pytest.approx(mu, rel=1e-12)
+    assert sum(result.privacy.by_purpose.values()) == pytest.approx(1.0, rel=1e-9)
+    assert result.privacy.third_party <= mu * (1 + 1e-12)
+    assert result.privacy.certified == (settings.get("calibration") != "paper")
+
+
+def test_sampled_sites_pay_only_for_the_rounds_they_answer() -> None:
+    """Ten rounds at q = 0.1: every site once, with its whole budget, so sqrt(10) times less noise than the
+    paper's.
+    """
+    case = simulate("logistic", 20, 30, seed=2)
+    common = {
+        "participation": 0.1,
+        "K": 4,
+        "R": 10,
+        "bound": 1.0,
+        "scaling": "none",
+        "seed": 1,
+        "schedule": "uniform",
+    }
+    ours = fm.fit(case.fed, "logistic", "fedavg", 2.0, **common)
+    theirs = fm.fit(case.fed, "logistic", "fedavg", 2.0, calibration="paper", **common)
+    np.testing.assert_allclose(paid(ours, 20), 2.0, rtol=1e-12)
+    assert (paid(theirs, 20) <= 2.0).all()
+    ratio = theirs.privacy.releases[0].sd[0] / ours.privacy.releases[0].sd[0]
+    assert ratio == pytest.approx(math.sqrt(10), rel=1e-12)
+
+
+@pytest.mark.parametrize("share", [0.05, 0.1, 0.3, 0.5, 0.7, 0.99])
+@pytest.mark.parametrize("count", [1, 7, 10, 33])
+def test_participation_is_balanced_and_drawn_before_the_run(share: float, count: int) -> None:
+    sizes = np.arange(1, 21)
+    setting = Setting(model_named("logistic"), sizes, 3, 2.0, participation=share, seed=5)
+    steps = rounds(setting, [Gradient()] * count, np.ones((count, 1)), 2.0)
+    times = np.zeros(20, dtype=int)
+    for step in steps:
+        assert len(set(step.sites.tolist())) == len(step.sites) == max(1, round(share * 20))
+        assert step.weights.sum() == pytest.approx(1.0)
+        times[step.sites] += 1
+    assert times.max() - times.min() <= 1
+
+
+@pytest.mark.parametrize("sizes", [(50,) * 9, (1, 5, 10, 30, 100, 400, 400, 20, 2)])
+def test_a_third_party_faces_mu_over_root_m_of_fedsgd_with_size_weights(sizes: tuple[int, ...]) -> None:
+    """w_i D_i = 2B/N for every site, the noise of the sum has variance m (2B/(N mu))^2; c colluders leave m
+    - c.
+    """
+    case = simulate("logistic", 9, sizes, seed=1)
+    result = fm.fit(case.fed, "logistic", "fedsgd", 2.0, K=6, bound=1.0, scaling="none", seed=1)
+    assert result.privacy.third_party == pytest.approx(2.0 / 3, rel=1e-12)
+    for colluders in (1, 4, 8):
+        seen = result.privacy.third_party_with(colluders)
+        assert seen == pytest.approx(2.0 / math.sqrt(9 - colluders), rel=1e-12)
+    assert result.privacy.third_party_with(9) == pytest.approx(2.0)
+
+
+def test_a_third_party_of_a_weighted_sum_is_worked_out_by_hand() -> None:
+    """Weights (1/2, 1/4, 1/4), D = (1, 4, 1), s = (2, 4, 8): reach 1 (second site); variances 1, 1, 4."""
+    weights, reach, sds = np.array([0.5, 0.25, 0.25]), np.array([1.0, 4.0, 1.0]), np.array([2.0, 4.0, 8.0])
+    assert gdp.third_party_mu(weights, reach, sds) == pytest.approx(1 / math.sqrt(6))
+    assert gdp.third_party_mu(weights, reach, sds, colluders=1) == pytest.approx(1 / math.sqrt(2))
+    assert gdp.third_party_mu(weights, reach, sds, colluders=3) == math.inf
+    assert gdp.third_party_mu(weights, np.zeros(3), sds) == 0.0
+
+
+def test_local_descent_is_not_credited_with_averaging() -> None:
+    """SPEC 3.4: mu/sqrt(m) is not proved for FedAvg, so its third party faces what the server faces."""
+    case = simulate("logistic", 9, 50, seed=1)
+    result = fm.fit(case.fed, "logistic", "fedavg", 2.0, K=3, R=1, bound=1.0, scaling="none", seed=1)
+    assert result.privacy.third_party == pytest.approx(2.0, rel=1e-12)
+
+
+def test_optimal_weights_are_those_of_the_paper() -> None:
+    """w_i proportional to 1 / (C d/n_i + C d (d v log N) K/(mu^2 n_i^2))."""
+    n = np.array([10, 100, 1000])
+    setting = Setting(model_named("logistic"), n, 5, 2.0, weighting="optimal", weight_constant=3.0)
+    raw = 1 / (3 * 5 / n + 3 * 5 * max(5, math.log(1110)) * 7 / (4.0 * n**2))
+    np.testing.assert_allclose(setting.weights(releases=7), raw / raw.sum(), rtol=1e-12)
+
+
+def test_a_step_outside_the_schedule_is_not_put_to_any_site() -> None:
+    from fedmest.methods.base import Server
+
+    setting = Setting(model_named("logistic"), np.array([5, 6]), 2, 1.0)
+    steps = METHODS["fedsgd"](K=2).schedule(setting)  # type: ignore[call-arg]
+    asked: list[int] = []
+
+    def answer(number: int, step: Any, ask: Any) -> np.ndarray:
+        asked.append(number)
+        return np.zeros((2, 2))
+
+    server = Server(setting, steps, answer, Clipping(bound=1.0), np.zeros((1, 2)))
+    server.ask(steps[0], np.zeros((1, 2)))
+    with pytest.raises(RuntimeError, match="schedule"):
+        server.ask(METHODS["fedsgd"](K=2).schedule(setting)[0], np.zeros((1, 2)))  # type: ignore[call-arg]
+    with pytest.raises(fm.InputError, match="finite"):
+        server.ask(steps[1], np.array([[np.nan, 0.0]]))
+    server.ask(steps[1], np.zeros((1, 2)))
+    with pytest.raises(RuntimeError, match="schedule"):
+        server.ask(steps[1], np.zeros((1, 2)))
+    assert asked == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "options", [{"method": "fedsgd", "K": 70_000}, {"method": "fedavg", "K": 70_000, "R": 1}]
+)
+def test_runs_so_long_that_noise_would_repeat_are_refused(options: dict[str, Any]) -> None:
+    """A stream is (round, local step) in 16 bits each; without the check round 65,536 redraws the noise of
+    round 0.
+    """
+    case = simulate("logistic", 2, 20, seed=1)
+    with pytest.raises(fm.InputError, match="at most"):
+        fm.fit(case.fed, "logistic", mu=1.0, bound=1.0, scaling="none", seed=1, **options)
+
+
+# -- noise -----------------------------------------------------------------------------------------
+
+WORDS = np.iinfo(np.uint32).max
+
+
+def hexadecimal(words: tuple[Any, ...]) -> str:
+    return " ".join(f"{int(w):08x}" for w in words)
+
+
+def test_philox_gives_the_published_known_answers() -> None:
+    """Random123, kat_vectors, philox4x32 10 rounds."""
+    zero, ones = [np.uint64(0)] * 6, [np.uint64(WORDS)] * 6
+    pi = [np.uint64(v) for v in (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344, 0xA4093822, 0x299F31D0)]
+    assert hexadecimal(philox(*zero)) == "6627e8d5 e169c58d bc57ac4c 9b00dbd8"
+    assert hexadecimal(philox(*ones)) == "408f276d 41c83b0e a20bc7c6 6d5451fd"
+    assert hexadecimal(philox(*pi)) == "d16cfe09 94fdcceb 5001e420 24126ea1"
+
+
+def normals(count: int, key: int = 1, seed: int = 2, stream: int = 3) -> np.ndarray:
+    values = np.zeros(count)
+    add_normals(values, 1.0, np.uint64(key), np.uint64(seed), np.uint64(stream))
+    return values
+
+
+def test_noise_is_standard_normal() -> None:
+    """A million draws: moments within six standard errors and Kolmogorov-Smirnov p > 1e-8; false alarms <
+    1e-7.
+    """
+    z = normals(1_000_000)
+    n = len(z)
+    assert abs(z.mean()) < 6 / math.sqrt(n)
+    assert abs(z.var() - 1) < 6 * math.sqrt(2 / n)
+    assert abs((z**3).mean()) < 6 * math.sqrt(15 / n)
+    assert abs((z**4).mean() - 3) < 6 * math.sqrt(96 / n)
+    assert stats.kstest(z, "norm").pvalue > 1e-8
+    assert (np.abs(z) > 4.5).sum() > 0
+
+
+@pytest.mark.parametrize("lag", [1, 2, 3, 4, 8])
+def test_noise_of_neighbouring_coordinates_is_uncorrelated(lag: int) -> None:
+    """Six standard errors; squares too, as Box-Muller pairs share a radius. False-alarm rate 2e-9 each."""
+    z = normals(400_000)
+    for v in (z, z**2):
+        assert abs(np.corrcoef(v[:-lag], v[lag:])[0, 1]) < 6 / math.sqrt(len(z))
+
+
+def test_noise_differs_between_sites_rounds_local_steps_and_seeds() -> None:
+    """No value occurs twice and correlations stay within six standard errors (false-alarm rate 2e-9 each)."""
+    n = 100_000
+    draws = {
+        "this": normals(n), "site": normals(n, key=2), "site, high bits": normals(n, key=1 + 2**40),
+        "seed": normals(n, seed=3), "seed, high bits": normals(n, seed=2 + 2**40),
+        "step": normals(n, stream=4), "round": normals(n, stream=3 + 2**16),
+    }  # fmt: skip
+    names = list(draws)
+    table = np.corrcoef(np.stack([draws[name] for name in names]))
+    assert np.abs(table - np.eye(len(names))).max() < 6 / math.sqrt(n)
+    assert len(np.unique(np.concatenate(list(draws.values()))[: 7 * n])) > 7 * n * 0.999
+
+
+def test_two_sites_with_the_same_rows_send_different_noise(sent: list[np.ndarray]) -> None:
+    """DP-SCAFFOLD's public code seeds all clients alike; then averaging removes no noise at all."""
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((30, 2)), rng.integers(0, 2, 30)
+    fed = fm.Federation.from_arrays(np.vstack([X, X]), np.concatenate([y, y]), np.repeat(["a", "b"], 30))
+    for method in ("fedsgd", "fedavg", "fednewton", "scaffold"):
+        sent.clear()
+        fm.fit(fed, "logistic", method, 1.0, bound=1.0, scaling="none", seed=1, **options_of(method))
+        for replies in sent:
+            assert (replies[0] != replies[1]).all(), method
+        assert (sent[0][0] != sent[1][0][: sent[0].shape[1]]).all(), method
+
+
+def test_the_noise_of_a_site_does_not_depend_on_who_else_is_there() -> None:
+    keys = site_keys(np.array(["a", "b", "c"], dtype=object))
+    alone = site_keys(np.array(["b"], dtype=object))
+    assert keys[1] == alone[0]
+    assert len(set(keys.tolist())) == 3
+    some, all_ = np.zeros((1, 9)), np.zeros((3, 9))
+    Noise(alone, 7, 4).add(some, np.ones(1), np.array([0]))
+    Noise(keys, 7, 4).add(all_, np.ones(3), np.arange(3))
+    np.testing.assert_array_equal(some[0], all_[1])
+
+
+def test_noise_of_many_values_equals_the_noise_of_each_site_alone() -> None:
+    """Above and below the size where threads are woken."""
+    keys = site_keys(np.array([str(i) for i in range(600)], dtype=object))
+    sites = np.arange(600)
+    many = np.zeros((600, 50))
+    Noise(keys, 1, 0).add(many, np.full(600, 2.0), sites)
+    for i in (0, 299, 599):
+        one = np.zeros((1, 50))
+        Noise(keys, 1, 0).add(one, np.array([2.0]), sites[i : i + 1])
+        np.testing.assert_array_equal(many[i], one[0])
+
+
+def test_no_seed_means_fresh_noise_and_a_seed_the_same_noise() -> None:
+    assert seed_word(None) != seed_word(None)
+    assert seed_word(5) == seed_word(5) != seed_word(6)
+    assert seed_word(-1) != seed_word(1)
+    assert 0 <= seed_word(10**30) < 2**64
