@@ -94,8 +94,8 @@ def test_every_flag_reaches_the_fit(rows: Path, capsys: pytest.CaptureFixture[st
     content = json.loads(capsys.readouterr().out)
     expected = fm.fit(
         federation(rows), "logistic", "fedavg", 1.5, calibration="paper", clip="consistent", bound=2.0,
-        schedule="geometric", scaling="bounds", weights="optimal", ridge=0.1, participation=0.7, fit_intercept=False,
-        seed=3, K=5, eta=0.2,
+        schedule="geometric", scaling="bounds", weights="optimal", ridge=0.1, participation=0.7,
+        fit_intercept=False, seed=3, K=5, eta=0.2,
     )  # fmt: skip
     assert content == json.loads(json.dumps(expected.as_dict()))
 
@@ -411,7 +411,7 @@ def test_the_program_reports_a_fault_with_code_2(rows: Path) -> None:
 
 
 def test_ctrl_c_stops_the_program_with_one_line(rows: Path) -> None:
-    """SIGINT while the program waits for its rows: a pipe tells when it has got there."""
+    """SIGINT while pandas reads, which turns it into an error of its own; a pipe tells when it has got there."""
     pipe = rows.with_name("pipe.csv")
     os.mkfifo(pipe)
     process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Bad inputs, each through the library and through the command line: one clear line, exit code 2, no traceback."""
+"""Bad inputs, through the library and the command line: one clear line, exit code 2, no traceback."""
 
 import gzip
 from collections.abc import Callable
@@ -17,8 +17,8 @@ ROWS = 60
 COLUMN_ARGUMENTS = ("features", "ignore", "bounds", "missing")
 FLAGS = {"features": "--feature", "ignore": "--ignore", "bounds": "--bounds"}
 FIT_FLAGS = (
-    "model", "method", "mu", "calibration", "clip", "bound", "schedule", "scaling", "weights", "participation",
-    "ridge", "seed",
+    "model", "method", "mu", "calibration", "clip", "bound", "schedule", "scaling", "weights",
+    "participation", "ridge", "seed",
 )  # fmt: skip
 
 

@@ -9,14 +9,24 @@ import pytest
 from scipy import stats
 
 import fedmest as fm
-from conftest import simulate
+from conftest import glm, noise_of, pack, simulate
 from fedmest.methods import METHODS, Setting
 from fedmest.methods.base import rounds
 from fedmest.models import Clipping, model_named
 from fedmest.privacy import gdp
 from fedmest.privacy.budget import FLOOR, split, step_shares
 from fedmest.privacy.noise import Noise, add_normals, philox, seed_word, site_keys
-from fedmest.queries import Gradient
+from fedmest.queries import (
+    Ask,
+    Descent,
+    Gradient,
+    Histogram,
+    Moments,
+    NewtonParts,
+    NewtonStep,
+    PaperNewton,
+    SiteData,
+)
 
 PRIVATE = [name for name, method in METHODS.items() if method.private]
 QUICK = {"K": 4, "R": 3, "K1": 3, "K2": 4}
@@ -280,6 +290,45 @@ def test_runs_so_long_that_noise_would_repeat_are_refused(options: dict[str, Any
     case = simulate("logistic", 2, 20, seed=1)
     with pytest.raises(fm.InputError, match="at most"):
         fm.fit(case.fed, "logistic", mu=1.0, bound=1.0, scaling="none", seed=1, **options)
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("fednewton", {"share1": 0.95, "share_curvature": 0.1}),
+        ("fednewton", {"share1": 0.9, "share_curvature": 0.1}),
+        ("fedhybrid", {"share1": 1.0}),
+        ("fedhybrid", {"share1": 1.5}),
+    ],
+)
+def test_shares_that_leave_nothing_for_a_release_are_refused(method: str, options: dict[str, float]) -> None:
+    """The price of that release would be the root of a negative number, its noise not a number, and so
+    none.
+    """
+    case = simulate("logistic", 3, 20, seed=1)
+    with pytest.raises(fm.InputError, match="share"):
+        fm.fit(case.fed, "logistic", method, 1.0, bound=1.0, scaling="none", seed=1, **options)
+
+
+@pytest.mark.parametrize("price", [math.nan, 0.0, -1.0])
+def test_a_site_answers_no_query_whose_price_is_not_a_positive_number(price: float) -> None:
+    kind = glm("linear")
+    data = SiteData(kind, pack(np.ones((4, 2)), np.zeros(4), [4]))
+    ask = Ask(np.zeros((1, 2)), Clipping(bound=1.0, curvature=1.0), np.zeros((1, 2)), edges=np.ones((1, 1)))
+    queries = [
+        Gradient(),
+        Descent(3, 0.1),
+        NewtonParts(),
+        NewtonStep(),
+        PaperNewton(0.2),
+        Moments(),
+        Histogram("scores"),
+    ]
+    for query in queries:
+        prices = np.ones((len(query.releases()), 1))
+        prices[-1] = price
+        with pytest.raises(ValueError, match="price"):
+            query.answer(data, np.array([0]), ask, prices, noise_of(1))
 
 
 # -- noise -----------------------------------------------------------------------------------------

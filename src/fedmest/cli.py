@@ -8,7 +8,9 @@ import inspect
 import json
 import math
 import os
+import signal
 import sys
+import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -45,7 +47,7 @@ def main(args: Sequence[str] | None = None) -> int:
     """Run a command line (default: the process's own) and return its exit code."""
     command = typer.main.get_command(app)
     try:
-        with warnings.catch_warnings():
+        with _noticing_interrupts(), warnings.catch_warnings():
             if not _debugging():
                 warnings.simplefilter("ignore")
             code = command.main(
@@ -73,6 +75,29 @@ def main(args: Sequence[str] | None = None) -> int:
             return _fault(f"{_lower(usage())} (try '{where} --help')", 2)
         kind = f"{type(error).__name__}: {error}".rstrip(": ")
         return _fault(f"this is a bug ({kind}); please report it, with what FEDMEST_DEBUG=1 adds", 1)
+
+
+@contextmanager
+def _noticing_interrupts() -> Iterator[None]:
+    """Ctrl-C stays Ctrl-C, also where a library (pandas, while it reads) turns it into a fault of its own."""
+    seen = []
+
+    def notice(*signal_and_frame: object) -> None:
+        seen.append(signal_and_frame)
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():  # signals go to the main thread alone
+        yield
+        return
+    before = signal.signal(signal.SIGINT, notice)
+    try:
+        yield
+    except Exception as error:
+        if seen:
+            raise KeyboardInterrupt from error
+        raise
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _fault(message: object, code: int) -> int:

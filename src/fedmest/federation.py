@@ -22,6 +22,8 @@ from fedmest.inputs import Bounds, Index
 from fedmest.privacy.gdp import Array
 from fedmest.privacy.noise import Keys, site_keys
 
+__all__ = ["TILE", "Bounds", "Federation", "Index", "Rows"]
+
 TILE = 64
 SMALLEST_NORM = 1e-150  # shorter rows are clipped as if they were this long, which only shrinks them further
 

@@ -16,6 +16,7 @@ from fedmest.models.kernels import CURVATURE, EXACT, RESIDUAL, exponentials
 from fedmest.privacy.gdp import Array
 
 LARGEST_PREDICTOR = 1e300
+SMALLEST_LENGTH = 1e-150
 
 
 @nb.njit("void(f8[:, ::1], f8[::1])", fastmath=EXACT, error_model="numpy", cache=True)
@@ -79,7 +80,7 @@ def _residual(eta, y, norms, bound, consistent, scratch):  # type: ignore[no-unt
             for i in range(width):
                 square[i] += eta[k, i] * eta[k, i]
         for i in range(width):
-            length = math.sqrt(square[i]) * norms[i] * (1.0 + 1e-14)
+            length = max(math.sqrt(square[i]), SMALLEST_LENGTH) * norms[i] * (1.0 + 1e-14)
             weights[i] = 1.0 if length <= bound else bound / length
     for k in range(classes):
         for i in range(width):
@@ -96,16 +97,22 @@ def _curvature(eta, y, norms, bound, consistent, largest, weights, scratch):  # 
         _weights(eta, norms, bound, weight)
     square = np.zeros(width)
     for a in range(classes):
-        for b in range(classes):
+        weights[a, a] = 0.0
+        for b in range(a):
             for i in range(width):
-                v = -eta[a, i] * eta[b, i]
-                if a == b:
-                    v += eta[a, i]
-                v *= weight[i]
-                weights[a, b, i] = v
-                square[i] += v * v
+                v = eta[a, i] * eta[b, i] * weight[i]
+                weights[a, b, i] = -v
+                weights[b, a, i] = -v
+                # p (1 - p) as a sum of products: no cancellation, so rounding cannot make it indefinite
+                weights[a, a, i] += v
+                weights[b, b, i] += v
+                square[i] += 2.0 * v * v
+    for a in range(classes):
+        for i in range(width):
+            square[i] += weights[a, a, i] * weights[a, a, i]
     for i in range(width):
-        length = math.sqrt(square[i]) * norms[i] * norms[i]
+        # squares below the floor may have underflowed; the floor is above anything they can stand for
+        length = max(math.sqrt(square[i]), SMALLEST_LENGTH) * norms[i] * norms[i]
         weight[i] = 1.0 if length <= largest else largest / length
     for a in range(classes):
         for b in range(classes):

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fedmest.errors import InputError
 from fedmest.privacy.gdp import Array
 
 SCHEDULES = ("geometric", "uniform")
@@ -14,6 +15,8 @@ FLOOR = 0.2  # part of a geometric schedule that is spread evenly; without it th
 def split(mu: float, shares: Sequence[float] | Array) -> Array:
     """The mu of each release when release k gets `shares[k]` (normalised) of mu^2."""
     weights = np.asarray(shares, dtype=float)
+    if not (weights > 0).all():
+        raise InputError("every release needs a positive share of the budget: the shares given leave nothing for one")
     if math.isinf(mu):
         return np.full(len(weights), math.inf)
     return np.asarray(mu * np.sqrt(weights / weights.sum()), dtype=float)

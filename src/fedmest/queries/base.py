@@ -77,6 +77,7 @@ class Query:
 
     def noise_sds(self, n: Array, clipping: Clipping, mus: Array) -> Array:
         """Standard deviations (releases, sites) at prices `mus` (releases, sites or 1)."""
+        check_prices(mus)
         if np.isinf(mus).all():
             return np.zeros((len(self.releases()), len(n)))
         return self.sensitivity(n, clipping) / mus
@@ -84,6 +85,12 @@ class Query:
     def answer(self, data: SiteData, sites: Index, ask: Ask, mus: Array, noise: Noise) -> Array:
         """The replies (sites, floats) of `sites`. The only function of a query that sees rows."""
         raise NotImplementedError
+
+
+def check_prices(mus: Array) -> None:
+    """A price that is not a positive number must not pass for "no noise"."""
+    if not (mus > 0).all():
+        raise ValueError("the price of a release must be a positive number")
 
 
 def half_size(n: Array, part: str) -> Array:

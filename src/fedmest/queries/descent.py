@@ -8,7 +8,7 @@ from fedmest.federation import Index
 from fedmest.models import Clipping
 from fedmest.privacy.gdp import Array
 from fedmest.privacy.noise import Noise
-from fedmest.queries.base import Ask, Query, Release, SiteData, half_size
+from fedmest.queries.base import Ask, Query, Release, SiteData, check_prices, half_size
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,7 @@ class Descent(Query):
 
     def answer(self, data: SiteData, sites: Index, ask: Ask, mus: Array, noise: Noise) -> Array:
         rows = data.part(self.part)
+        check_prices(mus)
         # sensitivity is the same for every step, so the noise of step k at site i is unit[i] * factors[k, i]
         unit = np.zeros(len(sites))
         factors = np.zeros((self.steps, 1))
