@@ -411,7 +411,7 @@ def test_the_program_reports_a_fault_with_code_2(rows: Path) -> None:
 
 
 def test_ctrl_c_stops_the_program_with_one_line(rows: Path) -> None:
-    """SIGINT while pandas reads, which turns it into an error of its own; a pipe tells when it has got there."""
+    """SIGINT while pandas reads, which makes an error of it; a pipe tells when the program has got there."""
     pipe = rows.with_name("pipe.csv")
     os.mkfifo(pipe)
     process = subprocess.Popen(

@@ -426,7 +426,7 @@ def demo(
     page = _page()
     facts = studies[0].private.settings
     size = f"{facts['n_rows']:,} person-years at {facts['n_sites']} sites"
-    _say(page, f"RAND Health Insurance Experiment, {size}; rows with a missing value left out.")
+    _say(page, f"RAND Health Insurance Experiment: {size}; rows with gaps left out.")
     for study in studies:
         page.print()
         columns = {"pooled (not private)": study.pooled, f"private (mu={mu:g})": study.private}
