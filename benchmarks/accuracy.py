@@ -68,7 +68,7 @@ def clipping_table(reps: int) -> None:
 
 
 def bound_table(reps: int) -> None:
-    print(f"\nThe private bound against fixed public bounds, MSE ratio to pooled; m=100, n=400, mu=2, {reps} repetitions\n")
+    print(f"\nPrivate bound against fixed public ones, MSE over pooled MSE; m=100, n=400, mu=2, {reps} repetitions\n")
     print("| model | method | bound | ratio | over the best fixed bound |\n|---|---|---|---|---|")
     grids = {"logistic": (0.8, 1.0, 1.2, 1.4, 1.7, 2.0, 2.5), "poisson": (1.5, 2.0, 2.5, 3.0, 3.5, 4.5, 6.0)}
     sizes = [400] * 100

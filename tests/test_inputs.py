@@ -277,7 +277,6 @@ def test_the_command_line_answers_with_one_line(
     assert_words(one_line(capsys, main(command_line(path, fault.call))), fault.words)
 
 
-@pytest.mark.xfail(strict=True, reason="budget.split takes the root of a negative share: mu becomes nan")
 @pytest.mark.parametrize("method", ["fednewton", "fedhybrid"])
 def test_shares_beyond_the_whole_budget_are_refused(method: str) -> None:
     with pytest.raises(fm.InputError, match="share1"):

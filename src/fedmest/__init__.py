@@ -1,11 +1,31 @@
 """Differentially private federated M-estimation."""
 
-from fedmest.errors import InputError
-from fedmest.federation import Federation
-from fedmest.fitting import compare, fit
-from fedmest.methods import METHODS
-from fedmest.models import MODELS
-from fedmest.result import Result
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedmest.errors import InputError
+    from fedmest.federation import Federation
+    from fedmest.fitting import compare, fit
+    from fedmest.methods import METHODS
+    from fedmest.models import MODELS
+    from fedmest.result import Result
 
 __version__ = "0.1.0"
 __all__ = ["METHODS", "MODELS", "Federation", "InputError", "Result", "compare", "fit"]
+
+# compiled loops load with the first name that needs them, so that `import fedmest` and `fedmest --help` answer at once
+_HOMES = {
+    "METHODS": "methods", "MODELS": "models", "Federation": "federation", "InputError": "errors", "Result": "result",
+    "compare": "fitting", "fit": "fitting",
+}  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'fedmest' has no attribute {name!r}")
+    return getattr(import_module(f"fedmest.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from fedmest import scaling as scales
 from fedmest.engines import LocalEngine
 from fedmest.errors import InputError
 from fedmest.federation import Federation
-from fedmest.methods import CALIBRATIONS, WEIGHTS, Method, Server, Setting, Step, method_named
+from fedmest.methods import CALIBRATIONS, WEIGHTS, Method, Record, Server, Setting, Step, method_named
 from fedmest.methods.base import rounds
 from fedmest.models import GLM, Clipping, model_named
 from fedmest.models.glm import CLIPS
@@ -121,7 +122,7 @@ def fit(
         "method_title": kind.title, "calibration": calibration, "clip": clip, "schedule": schedule, "scaling": mode,
         "bound": server.clipping.bound if math.isfinite(server.clipping.bound) else None, "weights": weights,
         "participation": participation, "ridge": ridge, "seed": seed, "n_rows": federation.n_rows,
-        "n_sites": federation.n_sites, "options": {k: v for k, v in vars(plan.method).items()},
+        "n_sites": federation.n_sites, "options": dict(vars(plan.method)),
     }  # fmt: skip
     return Result(
         scaling_used.to_original(theta, intercept), names, glm, method, _report(server, caveats, seed),
@@ -247,7 +248,9 @@ def _clipping(
         size = _private_bound(server, plan)
     else:
         size = float(bound)
-    return Clipping(rule, size, engine.model.curvature_bound(size, server.setting.columns))
+    columns = server.setting.columns
+    reach = math.inf if server.setting.paper else math.sqrt(columns)  # |x| for features of unit scale
+    return Clipping(rule, size, engine.model.curvature_bound(size, columns), reach)
 
 
 def _private_bound(server: Server, plan: _Plan) -> float:
@@ -259,6 +262,10 @@ def _private_bound(server: Server, plan: _Plan) -> float:
     return quantile(counts, SCORE_GRID, RECORD_QUANTILE if plan.method.id == "fedstats" else BOUND_QUANTILE)
 
 
+def _measure(record: Record, release: int) -> tuple[Array, Array]:
+    return record.sensitivities[release], record.sds[release]
+
+
 def _report(server: Server, caveats: list[str], seed: int | None) -> PrivacyReport:
     """Walk the rounds that were carried out. There is no other description of the run."""
     releases: list[ReleaseRecord] = []
@@ -267,11 +274,10 @@ def _report(server: Server, caveats: list[str], seed: int | None) -> PrivacyRepo
         step = record.step
         gaps += [gap for gap in step.query.gaps if gap not in gaps]
         for k, release in enumerate(step.query.releases()):
+            measure = partial(_measure, record, k)
             releases.append(
-                ReleaseRecord(
-                    number, step.query.name, release.what, release.part, step.mus[k], step.sites.astype(float),
-                    record.sensitivities[k], record.sds[k], step.weights, step.query.linear,
-                )
+                ReleaseRecord(number, step.query.name, release.what, release.part, step.mus[k], step.sites,
+                              step.weights, step.query.linear, measure)
             )  # fmt: skip
     total, purposes = account(tuple(releases), len(server.setting.sizes))
     private = math.isfinite(total)
@@ -292,7 +298,3 @@ def _communication(server: Server) -> Communication:
     down = sum(r.floats_down * len(r.step.sites) for r in server.records)
     return Communication(len(server.records), up, down)
 
-
-def mean_squared_error(estimate: Array, truth: Array) -> float:
-    """Squared distance, summed over coefficients."""
-    return float(np.sum((np.asarray(estimate) - np.asarray(truth)) ** 2))

@@ -63,8 +63,8 @@ class Result:
 
         title = f"{self.model.name} regression, {self.settings['method_title']}"
         facts = (
-            f"{self.settings['n_rows']:,} rows at {self.settings['n_sites']:,} sites; {self.communication.rounds} rounds, "
-            f"{self.communication.bytes:,} bytes; seed {self.settings['seed']}"
+            f"{self.settings['n_rows']:,} rows at {self.settings['n_sites']:,} sites; "
+            f"{self.communication.rounds} rounds, {self.communication.bytes:,} bytes; seed {self.settings['seed']}"
         )
         lines = [title, facts, "", *self.table(), ""]
         lines += textwrap.wrap(self.privacy.statement(), 100)

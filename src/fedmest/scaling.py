@@ -37,7 +37,9 @@ class Scaling:
         return Scaling(np.zeros(features), np.ones(features))
 
     def apply_target(self, y: Array) -> Array:
-        return y if (self.target_centre, self.target_scale) == (0.0, 1.0) else (y - self.target_centre) / self.target_scale
+        if (self.target_centre, self.target_scale) == (0.0, 1.0):
+            return y
+        return (y - self.target_centre) / self.target_scale
 
     def to_original(self, theta: Array, intercept: bool) -> Array:
         """Coefficients (..., d) for original features and target, from those for scaled ones."""
@@ -100,9 +102,9 @@ def buy(server: Server, steps: list[Step], start: Scaling, columns: tuple[int, .
             spans.append((-1.0, 1.0))
             continue
         share = np.cumsum(counts) / counts.sum()
-        low, high = np.searchsorted(share, TAIL), np.searchsorted(share, 1 - TAIL)
-        last = len(SIGNED_GRID) - 1
-        spans.append((SIGNED_GRID[max(low - 1, 0)], SIGNED_GRID[min(max(high, low, 1), last)]))
+        first, last = (int(np.searchsorted(share, level)) for level in (TAIL, 1 - TAIL))
+        top = len(SIGNED_GRID) - 1
+        spans.append((float(SIGNED_GRID[max(first - 1, 0)]), float(SIGNED_GRID[min(max(last, first, 1), top)])))
     fine_edges = np.stack([np.linspace(low, high, FINE_BINS + 1) for low, high in spans])
     fine = _histograms(server, steps[1], theta, fine_edges)
     centre, scale = start.centre.copy(), start.scale.copy()

@@ -57,12 +57,12 @@ class Setting:
         """Aggregation weights, summing to one: by size, or the paper's optimal ones (after its Theorem 1)."""
         n = self.sizes.astype(float)
         if self.weighting == "size" or math.isinf(self.mu):
-            return n / n.sum()
+            return np.asarray(n / n.sum())
         d = self.model.outputs * self.columns
         sampling = self.weight_constant * d / n
         privacy = self.weight_constant * d * max(d, math.log(n.sum())) * releases / (self.mu * n) ** 2
         w = 1.0 / (sampling + privacy)
-        return w / w.sum()
+        return np.asarray(w / w.sum())
 
 
 @dataclass(frozen=True)
@@ -80,13 +80,25 @@ class Step:
 
 @dataclass
 class Record:
-    """What happened in a round; the accountant reads the step that was executed and these."""
+    """What happened in a round; the accountant reads the step that was executed and the clipping it ran with."""
 
     step: Step
-    sensitivities: Array
-    sds: Array
+    clipping: Clipping
+    sizes: Array
     floats_up: int
     floats_down: int
+
+    @property
+    def sensitivities(self) -> Array:
+        """(releases, sites); zero where the round was not private."""
+        if np.isinf(self.step.mus).all():
+            return np.zeros((len(self.step.mus), len(self.sizes)))
+        return self.step.query.sensitivity(self.sizes, self.clipping)
+
+    @property
+    def sds(self) -> Array:
+        """Standard deviations of the noise, (releases, sites)."""
+        return self.step.query.noise_sds(self.sizes, self.clipping, self.step.mus)
 
 
 @dataclass(frozen=True)
@@ -118,6 +130,9 @@ class Server:
     site_thetas: Array | None = None
     on_round: Callable[[int, int], None] | None = None
 
+    def __post_init__(self) -> None:
+        self.sizes = self.setting.sizes.astype(float)
+
     def ask(
         self, step: Step, theta: Array, *, clipping: Clipping | None = None, drifts: Array | None = None,
         edges: Array | None = None,
@@ -133,11 +148,9 @@ class Server:
             )
         ask = Ask(theta, clipping or self.clipping, self.penalty, drifts, edges)
         values = self.answer(number, step, ask)
-        n = self.setting.sizes[step.sites].astype(float)
-        private = bool(np.isfinite(step.mus).all())
-        sensitivities = step.query.sensitivity(n, ask.clipping) if private else np.zeros((len(step.mus), len(n)))
-        sds = step.query.noise_sds(n, ask.clipping, step.mus)
-        self.records.append(Record(step, sensitivities, sds, values.shape[1], ask.floats_down))
+        everyone = len(step.sites) == len(self.sizes)
+        sizes = self.sizes if everyone else self.sizes[step.sites]
+        self.records.append(Record(step, ask.clipping, sizes, values.shape[1], ask.floats_down))
         if self.on_round is not None:
             self.on_round(len(self.records), len(self.schedule))
         return Replies(values, step.weights)
@@ -175,7 +188,12 @@ class Method:
                 have = ", ".join(known) or "none"
                 raise InputError(f"method {cls.id!r} has no option {name!r}; its options: {have}")
             check_option(cls.id, name, value, known[name].type)
-        return cls(**{**cls.defaults(calibration), **options})
+        method = cls(**{**cls.defaults(calibration), **options})
+        shares = {f: getattr(method, f) for f in known if f.startswith("share")}
+        if sum(shares.values()) >= 1:
+            listed = ", ".join(f"{name}={value:g}" for name, value in shares.items())
+            raise InputError(f"method {cls.id!r}: {listed} leave no budget for the last stage; keep their sum below 1")
+        return method
 
     @classmethod
     def defaults(cls, calibration: str) -> dict[str, Any]:
@@ -199,7 +217,7 @@ def check_option(method: str, name: str, value: Any, kind: Any) -> None:
     if text.startswith("Literal"):
         choices = kind.__args__ if hasattr(kind, "__args__") else ()
         if value not in choices:
-            raise InputError(f"method {method!r}: option {name}={value!r} must be one of {', '.join(map(str, choices))}")
+            raise InputError(f"method {method!r}: option {name}={value!r} must be one of {', '.join(choices)}")
 
 
 def rounds(s: Setting, queries: Sequence[Query], shares: Array, mu: float) -> list[Step]:
@@ -241,5 +259,5 @@ def _participants(s: Setting, count: int) -> list[Index]:
     if s.paper:
         return [np.sort(rng.choice(m, size, replace=False)).astype(np.int64) for _ in range(count)]
     order = rng.permutation(m)
-    return [np.sort(np.take(order, np.arange(r * size, (r + 1) * size), mode="wrap")).astype(np.int64)
-            for r in range(count)]  # fmt: skip
+    turns = (np.arange(r * size, (r + 1) * size) for r in range(count))
+    return [np.sort(np.take(order, turn, mode="wrap")).astype(np.int64) for turn in turns]

@@ -35,6 +35,7 @@ class Pooled(Method):
         theta = np.zeros(s.shape)
         basis = s.model.contrasts(s.columns)
         before, damping = np.inf, 1.0
+        previous, direction = theta, theta
         for step in steps:
             reply = server.ask(step, theta).average()
             size = theta.size

@@ -19,7 +19,7 @@ import numpy as np
 from fedmest.methods.base import Method, Server, Setting, Step, rounds
 from fedmest.privacy.budget import split, step_shares
 from fedmest.privacy.gdp import Array
-from fedmest.queries import Descent, NewtonParts, NewtonStep, PaperNewton
+from fedmest.queries import Descent, NewtonParts, NewtonStep, PaperNewton, Query
 from fedmest.queries.newton import from_triangle, newton_direction, spectral_noise
 
 TIME_CONSTANTS = 3  # more local steps bring the start no closer than noise lets them; the Newton step does the rest
@@ -48,6 +48,7 @@ class FedNewton(Method):
         steps = self.K or round(TIME_CONSTANTS / (self.eta * s.model.typical_curvature))
         local = step_shares(steps, s.schedule, s.damping(self.eta))[None]
         first = Descent(steps, self.eta, "first" if self.split else "all")
+        second: Query
         if s.paper:
             mu1, mu2 = split(s.mu, [self.share1, 1 - self.share1])
             second, prices = PaperNewton(self.tau1), np.array([mu2])

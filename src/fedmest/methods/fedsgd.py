@@ -34,6 +34,7 @@ class FedSGD(Method):
 
 def descend(server: Server, steps: Sequence[Step], theta: Array, eta: float) -> Array:
     """Server gradient descent along the averaged noisy gradients."""
+    eta = server.clipping.step(eta)
     for step in steps:
         gradient = server.ask(step, theta).average()
         theta = server.note(theta - eta * gradient.reshape(theta.shape))

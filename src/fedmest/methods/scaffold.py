@@ -23,13 +23,14 @@ class Scaffold(FedAvg):
         s = server.setting
         theta = np.zeros(s.shape)
         variates = np.zeros((len(s.sizes), *s.shape))
+        eta = server.clipping.step(self.eta)
         share = s.sizes / s.sizes.sum()
         for step in steps:
             common = np.einsum("i,icj->cj", share, variates)
             drifts = common - variates[step.sites]
             replies = server.ask(step, theta, drifts=drifts)
             local = replies.values.reshape(len(step.sites), *s.shape)
-            variates[step.sites] = (theta - local) / (self.K * self.eta) - drifts
+            variates[step.sites] = (theta - local) / (self.K * eta) - drifts
             theta = server.note(replies.average().reshape(s.shape))
         return theta
 

@@ -18,15 +18,24 @@ CLIPS = ("consistent", "norm")
 
 @dataclass(frozen=True)
 class Clipping:
-    """How one row's contribution is bounded: its score by `bound`, its curvature by `curvature` (Frobenius)."""
+    """How one row's contribution is bounded: its score by `bound`, its curvature by `curvature` (Frobenius).
+
+    A gradient step is shortened so that step size times bound stays within `reach`: where scores are large, so is
+    curvature, and a step that suits unit scores would overshoot.
+    """
 
     rule: str = "consistent"
     bound: float = np.inf
     curvature: float = np.inf
+    reach: float = np.inf
 
     @property
     def consistent(self) -> bool:
         return self.rule == "consistent"
+
+    def step(self, eta: float) -> float:
+        """The step size to use where `eta` is wished for."""
+        return eta if np.isinf(self.reach) else min(eta, self.reach / self.bound)
 
 
 class GLM:

@@ -134,7 +134,7 @@ FUNCTION = types.FunctionType(RESIDUAL)
                MATRIX, VECTOR, VECTOR),
     cache=True,
 )  # fmt: skip
-def _site_score(residual, packed, y, norms, begin, end, columns, theta, bound, consistent, total, buffer, scratch):  # type: ignore[no-untyped-def]  # noqa: E501
+def _site_score(residual, packed, y, norms, begin, end, columns, theta, bound, consistent, total, buffer, scratch):  # type: ignore[no-untyped-def]
     """total = sum over the site's rows of the clipped score at theta."""
     outputs = theta.shape[0]
     total[:] = 0.0
@@ -249,9 +249,8 @@ def mean_curvatures(curvature, packed, y, norms, offsets, columns, sites, thetas
             weighted = weighted_room[: columns * width].reshape(columns, width)
             tile = packed[first * columns : (first + width) * columns].reshape(columns, width)
             _predict_tile(packed, first * columns, columns, width, theta, eta)
-            curvature(
-                eta, y[first : first + width], norms[first : first + width], bound, consistent, largest, weights, scratch
-            )
+            near = slice(first, first + width)
+            curvature(eta, y[near], norms[near], bound, consistent, largest, weights, scratch)
             for a in range(outputs):
                 for b in range(a + 1):
                     for j in range(columns):

@@ -70,7 +70,7 @@ class Logistic(GLM):
                 "(the multinomial model takes more)"
             )
         self.classes = tuple(levels)
-        return (values.astype(str) == levels[1]).astype(float)
+        return np.asarray(values.astype(str) == levels[1], dtype=float)
 
     def mean(self, eta: Array) -> Array:
         from scipy.special import expit

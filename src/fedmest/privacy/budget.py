@@ -33,4 +33,4 @@ def step_shares(steps: int, schedule: str, damping: float) -> Array:
     if schedule == "uniform":
         return even
     tilted = np.power(damping, np.arange(steps - 1, -1, -1, dtype=float))
-    return (1 - FLOOR) * tilted / tilted.sum() + FLOOR * even
+    return np.asarray((1 - FLOOR) * tilted / tilted.sum() + FLOOR * even, dtype=float)

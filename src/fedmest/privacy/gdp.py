@@ -58,6 +58,8 @@ def epsilon_of(delta: float, mu: float) -> float:
     >>> round(epsilon_of(1e-6, 1.0), 3)
     4.887
     """
+    if not mu >= 0:
+        raise ValueError(f"mu must be at least 0, not {mu}")
     if not 0 < delta < 1:
         raise ValueError(f"delta must lie strictly between 0 and 1, not {delta}")
     if math.isinf(mu):

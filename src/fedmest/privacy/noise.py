@@ -14,6 +14,8 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
+from fedmest.errors import InputError
+
 MULTIPLY_A, MULTIPLY_B = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 WEYL_A, WEYL_B = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
 LOW, SHIFT = np.uint64(0xFFFFFFFF), np.uint64(32)
@@ -87,6 +89,8 @@ class Noise:
 
 def seed_word(seed: int | None) -> int:
     """A 64-bit word for any integer seed; without one, from the operating system."""
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, (int, np.integer))):
+        raise InputError(f"seed={seed!r} must be a whole number")
     if seed is None:
         return secrets.randbits(64)
     digest = hashlib.blake2b(str(int(seed)).encode(), digest_size=8, person=b"fedmest seed")

@@ -1,7 +1,11 @@
 """What a run guarantees, from the record of the run: per-release prices, totals, caveats, one paragraph in words."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
 
 from fedmest.privacy import gdp
 from fedmest.privacy.gdp import NEIGHBOURS, Array
@@ -16,11 +20,20 @@ class ReleaseRecord:
     what: str
     part: str
     mu: Array  # one price, or one a site
-    sites: Array  # who took part
-    sensitivity: Array  # one a site
-    sd: Array  # one a site
+    sites: npt.NDArray[np.int64]  # who took part
     weights: Array
     linear: bool
+    measure: Callable[[], tuple[Array, Array]] = field(repr=False)  # computed when asked for
+
+    @property
+    def sensitivity(self) -> Array:
+        """L2 sensitivity at each site that took part."""
+        return self.measure()[0]
+
+    @property
+    def sd(self) -> Array:
+        """Standard deviation of the noise at each site that took part."""
+        return self.measure()[1]
 
 
 @dataclass(frozen=True)
@@ -92,15 +105,13 @@ def account(releases: tuple[ReleaseRecord, ...], n_sites: int) -> tuple[float, d
     Releases on the same rows compose; a row is in the first or in the second half of its site, never in both, so the
     dearer half counts.
     """
-    import numpy as np
-
     if any(np.isinf(r.mu).any() for r in releases):
         return math.inf, {}
     halves = np.zeros((2, n_sites))
     for r in releases:
-        for half, name in enumerate(("first", "second")):
+        for k, name in enumerate(("first", "second")):
             if r.part in ("all", name):
-                halves[half, r.sites.astype(int)] += np.broadcast_to(r.mu**2, r.sites.shape)
+                halves[k, r.sites] += np.broadcast_to(r.mu**2, r.sites.shape)
     half, site = np.unravel_index(int(halves.argmax()), halves.shape)
     total = float(halves[half, site])
     name = ("first", "second")[int(half)]

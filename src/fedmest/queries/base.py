@@ -77,23 +77,21 @@ class Query:
 
     def noise_sds(self, n: Array, clipping: Clipping, mus: Array) -> Array:
         """Standard deviations (releases, sites) at prices `mus` (releases, sites or 1)."""
-        check_prices(mus)
+        if not (mus > 0).all():  # NaN must not pass for "no noise"
+            raise ValueError(f"{self.name}: the price of a release must be a positive number")
         if np.isinf(mus).all():
             return np.zeros((len(self.releases()), len(n)))
-        return self.sensitivity(n, clipping) / mus
+        sds = self.sensitivity(n, clipping) / mus
+        if not np.isfinite(sds).all():
+            raise ValueError(f"{self.name}: no finite noise for a bound of {clipping.bound}; nothing may be released")
+        return sds
 
     def answer(self, data: SiteData, sites: Index, ask: Ask, mus: Array, noise: Noise) -> Array:
         """The replies (sites, floats) of `sites`. The only function of a query that sees rows."""
         raise NotImplementedError
 
 
-def check_prices(mus: Array) -> None:
-    """A price that is not a positive number must not pass for "no noise"."""
-    if not (mus > 0).all():
-        raise ValueError("the price of a release must be a positive number")
-
-
 def half_size(n: Array, part: str) -> Array:
     """Rows of a site of n in a part (the first half takes the odd row), at least one."""
     sizes = {"all": n, "first": np.ceil(n / 2), "second": np.floor(n / 2)}[part]
-    return np.maximum(sizes, 1.0)
+    return np.asarray(np.maximum(sizes, 1.0))

@@ -1,4 +1,4 @@
-"""Theta after K local gradient steps. Each step releases a noisy gradient to the next: D = 2 B eta / n a step."""
+"""Theta after K local gradient steps. Each hands a noisy gradient to the next: D = 2 B eta / n a step."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from fedmest.federation import Index
 from fedmest.models import Clipping
 from fedmest.privacy.gdp import Array
 from fedmest.privacy.noise import Noise
-from fedmest.queries.base import Ask, Query, Release, SiteData, check_prices, half_size
+from fedmest.queries.base import Ask, Query, Release, SiteData, half_size
 
 
 @dataclass(frozen=True)
@@ -24,20 +24,25 @@ class Descent(Query):
         return tuple(Release(f"local step {k + 1}", self.part) for k in range(self.steps))
 
     def sensitivity(self, n: Array, clipping: Clipping) -> Array:
-        return np.tile(2.0 * clipping.bound * self.eta / half_size(n, self.part), (self.steps, 1))
+        return np.tile(self._step_sensitivity(n, clipping), (self.steps, 1))
 
     def answer(self, data: SiteData, sites: Index, ask: Ask, mus: Array, noise: Noise) -> Array:
         rows = data.part(self.part)
-        check_prices(mus)
-        # sensitivity is the same for every step, so the noise of step k at site i is unit[i] * factors[k, i]
+        # every step has the same sensitivity, so the noise of step k at site i is unit[i] * factors[k, i]
         unit = np.zeros(len(sites))
         factors = np.zeros((self.steps, 1))
-        if np.isfinite(mus).all():
+        if not np.isinf(mus).all():
             n = data.rows.sizes[sites].astype(float)
-            unit = 2.0 * ask.clipping.bound * self.eta / half_size(n, self.part)
+            unit = self._step_sensitivity(n, ask.clipping)
             factors = np.ascontiguousarray(1.0 / mus)
+            if not ((mus > 0).all() and np.isfinite(unit).all()):
+                raise ValueError("descent: no finite noise for this bound and price; nothing may be released")
         drifts = ask.drifts if ask.drifts is not None else np.zeros_like(ask.theta)
         thetas = data.model.local_descents(
-            rows, sites, ask.theta, self.steps, self.eta, ask.clipping, ask.penalty, drifts, unit, factors, noise
-        )
+            rows, sites, ask.theta, self.steps, ask.clipping.step(self.eta), ask.clipping, ask.penalty, drifts, unit,
+            factors, noise,
+        )  # fmt: skip
         return thetas.reshape(len(sites), -1)
+
+    def _step_sensitivity(self, n: Array, clipping: Clipping) -> Array:
+        return np.asarray(2.0 * clipping.bound * clipping.step(self.eta) / half_size(n, self.part))

@@ -73,7 +73,7 @@ def significant(counts: Array, sd: float) -> Array:
 
 
 def quantile(counts: Array, edges: Array, level: float) -> float:
-    """The value at `level` of a histogram with inner `edges`, linear inside a bin; open end bins count as their edge."""
+    """The value at `level` of a histogram with inner `edges`, linear inside a bin; open bins count as their edge."""
     share = np.cumsum(counts) / counts.sum()
     place = int(np.searchsorted(share, level))
     if place == 0:
