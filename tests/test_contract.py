@@ -19,10 +19,7 @@ from fedmest.models import model_named
 SIZES = (70, 90, 150, 110, 100, 131)
 QUICK = {"K": 4, "R": 2, "K1": 3, "K2": 3}
 PAIRS = [
-    (name, model)
-    for name, method in METHODS.items()
-    for model in ALL_MODELS
-    if model in (method.models or ALL_MODELS)
+    (name, model) for name, method in METHODS.items() for model in ALL_MODELS if model in (method.models or ALL_MODELS)
 ]
 PRIVATE_PAIRS = [(name, model) for name, model in PAIRS if METHODS[name].private]
 every_pair = pytest.mark.parametrize(("method", "model"), PAIRS)
@@ -51,9 +48,7 @@ def two_threads() -> Iterator[None]:
 
 @every_pair
 @pytest.mark.parametrize("intercept", [True, False])
-def test_estimates_have_the_shape_of_the_model_and_are_finite(
-    method: str, model: str, intercept: bool
-) -> None:
+def test_estimates_have_the_shape_of_the_model_and_are_finite(method: str, model: str, intercept: bool) -> None:
     case = data(model)
     result = run(case.fed, model, method, fit_intercept=intercept)
     d = 3 + intercept
@@ -212,6 +207,13 @@ def test_the_statement_names_unit_neighbours_budget_and_whether_it_is_certified(
     assert "\n" not in text
 
 
+@pytest.mark.parametrize("method", ["fedsgd", "fedavg", "fedhybrid", "fednewton", "scaffold"])
+def test_the_papers_calibration_is_never_called_certified_even_with_a_public_bound(method: str) -> None:
+    result = run(data("logistic").fed, "logistic", method, calibration="paper", bound=1.0, scaling="none")
+    assert not result.privacy.certified
+    assert "not certified" in result.privacy.statement()
+
+
 @every_private_pair
 def test_reading_scales_off_the_data_is_never_called_certified(method: str, model: str) -> None:
     result = run(data(model).fed, model, method, scaling="data")
@@ -220,9 +222,7 @@ def test_reading_scales_off_the_data_is_never_called_certified(method: str, mode
 
 
 @every_private_pair
-def test_sites_of_one_row_and_sites_with_fewer_rows_than_coefficients_take_part(
-    method: str, model: str
-) -> None:
+def test_sites_of_one_row_and_sites_with_fewer_rows_than_coefficients_take_part(method: str, model: str) -> None:
     case = simulate(model, 7, (1, 2, 3, 400, 1, 64, 5), d=4, seed=9)
     for settings in ({}, {"calibration": "paper"}, {"weights": "optimal"}, {"fit_intercept": False}):
         result = run(case.fed, model, method, **settings)

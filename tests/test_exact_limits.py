@@ -34,9 +34,9 @@ def by_scikit_learn(X: np.ndarray, y: np.ndarray, penalty: float = INF, intercep
     """Multinomial (or logistic) maximum likelihood with classes summing to zero; `penalty` is
     scikit-learn's C.
     """
-    found = LogisticRegression(
-        C=penalty, tol=1e-13, max_iter=10_000, solver="newton-cg", fit_intercept=intercept
-    ).fit(X, y)
+    found = LogisticRegression(C=penalty, tol=1e-13, max_iter=10_000, solver="newton-cg", fit_intercept=intercept).fit(
+        X, y
+    )
     theta = np.column_stack([found.intercept_, found.coef_]) if intercept else found.coef_
     return theta - theta.mean(axis=0) if len(theta) > 1 else theta[0]
 
@@ -335,9 +335,7 @@ def test_the_ridge_enters_every_gradient_step(model: str) -> None:
     """g(theta) + ridge E theta, the intercept left free; two steps, as the first starts at zero."""
     case, eta, ridge = data(model), 0.2, 0.4
     E = np.array([0.0, 1, 1, 1, 1])
-    theta = -eta * gradient(
-        model, case.design, case.y, np.zeros((CLASSES if model == "multinomial" else 1, 5))
-    )
+    theta = -eta * gradient(model, case.design, case.y, np.zeros((CLASSES if model == "multinomial" else 1, 5)))
     theta = theta - eta * (gradient(model, case.design, case.y, theta) + ridge * E * theta)
     found = fm.fit(case.fed, model, "fedsgd", INF, K=2, eta=eta, ridge=ridge, scaling="none").theta
     np.testing.assert_allclose(found, squeezed(theta), rtol=0, atol=1e-12)

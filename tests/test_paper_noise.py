@@ -22,9 +22,7 @@ ROW = np.array([0.8, -0.5, 0.3])
 
 def paper_fit(method: str, **options: Any) -> fm.Result:
     case = simulate("logistic", len(SIZES), SIZES, seed=2)
-    return fm.fit(
-        case.fed, "logistic", method, MU, calibration="paper", bound=B, scaling="none", seed=1, **options
-    )
+    return fm.fit(case.fed, "logistic", method, MU, calibration="paper", bound=B, scaling="none", seed=1, **options)
 
 
 def sds(result: fm.Result, query: str) -> np.ndarray:

@@ -73,9 +73,7 @@ def test_delta_and_epsilon_equal_numbers_worked_out_by_hand() -> None:
     = 0.126937.
     """
     assert gdp.delta_of(0.0, 1.0) == pytest.approx(0.3829249225480262, rel=1e-12)
-    assert gdp.delta_of(1.0, 1.0) == pytest.approx(
-        0.3085375387259869 - math.e * 0.0668072012688581, rel=1e-12
-    )
+    assert gdp.delta_of(1.0, 1.0) == pytest.approx(0.3085375387259869 - math.e * 0.0668072012688581, rel=1e-12)
     assert gdp.compose([3.0, 4.0]) == 5.0
     assert gdp.compose([0.2] * 25) == pytest.approx(1.0, rel=1e-15)
     assert gdp.noise_sd(3.0, 1.5) == 2.0
@@ -164,9 +162,7 @@ def runs() -> list[tuple[str, dict[str, Any]]]:
 @pytest.mark.parametrize(
     ("method", "settings"), runs(), ids=lambda v: v if isinstance(v, str) else "-".join(map(str, v.values()))
 )
-def test_prices_of_the_executed_releases_compose_to_the_claimed_mu(
-    method: str, settings: dict[str, Any]
-) -> None:
+def test_prices_of_the_executed_releases_compose_to_the_claimed_mu(method: str, settings: dict[str, Any]) -> None:
     """At the worst-off site exactly mu is spent; no site pays more. Third parties never face more than the
     server.
     """
@@ -280,9 +276,7 @@ def test_a_step_outside_the_schedule_is_not_put_to_any_site() -> None:
     assert asked == [0, 1]
 
 
-@pytest.mark.parametrize(
-    "options", [{"method": "fedsgd", "K": 70_000}, {"method": "fedavg", "K": 70_000, "R": 1}]
-)
+@pytest.mark.parametrize("options", [{"method": "fedsgd", "K": 70_000}, {"method": "fedavg", "K": 70_000, "R": 1}])
 def test_runs_so_long_that_noise_would_repeat_are_refused(options: dict[str, Any]) -> None:
     """A stream is (round, local step) in 16 bits each; without the check round 65,536 redraws the noise of
     round 0.

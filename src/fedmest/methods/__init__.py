@@ -5,6 +5,7 @@ from fedmest.methods.base import CALIBRATIONS, WEIGHTS, Method, Record, Server, 
 from fedmest.methods.baselines import LocalFits, Pooled
 from fedmest.methods.fedavg import FedAvg, NonPrivateFedAvg
 from fedmest.methods.fedhybrid import FedHybrid
+from fedmest.methods.fedirls import FedIRLS
 from fedmest.methods.fednewton import FedNewton
 from fedmest.methods.fedsgd import FedSGD
 from fedmest.methods.fedstats import FedStats
@@ -13,7 +14,7 @@ from fedmest.methods.scaffold import NonPrivateScaffold, Scaffold
 METHODS: dict[str, type[Method]] = {
     m.id: m
     for m in (
-        FedSGD, FedAvg, FedHybrid, FedNewton, Scaffold, FedStats,
+        FedSGD, FedAvg, FedHybrid, FedNewton, FedIRLS, Scaffold, FedStats,
         Pooled, LocalFits, NonPrivateFedAvg, NonPrivateScaffold,
     )
 }  # fmt: skip

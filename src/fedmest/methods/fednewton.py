@@ -71,13 +71,14 @@ class FedNewton(Method):
         reply = server.ask(steps[1], theta).average()
         if not isinstance(steps[1].query, NewtonParts):
             return server.note(reply.reshape(start.shape))
-        return server.note(theta - self.direction(server, reply).reshape(start.shape))
+        return server.note(theta - direction_from_parts(server, reply, self.lambda_min).reshape(start.shape))
 
-    def direction(self, server: Server, reply: Array) -> Array:
-        """The Newton direction from averaged parts, eigenvalues floored at the size of their noise."""
-        size = server.setting.shape[0] * server.setting.shape[1]
-        record = server.records[-1]
-        sd = float(np.linalg.norm(record.step.weights * record.sds[1]))
-        floor = max(self.lambda_min, spectral_noise(sd, size))
-        basis = server.setting.model.contrasts(server.setting.columns)
-        return newton_direction(reply[:size], from_triangle(reply[size:], size), floor, basis)
+
+def direction_from_parts(server: Server, parts: Array, lambda_min: float) -> Array:
+    """The Newton direction from averaged parts, eigenvalues floored at the size of the noise of the last round."""
+    size = server.setting.shape[0] * server.setting.shape[1]
+    record = server.records[-1]
+    sd = float(np.linalg.norm(record.step.weights * record.sds[1]))
+    floor = max(lambda_min, spectral_noise(sd, size))
+    basis = server.setting.model.contrasts(server.setting.columns)
+    return newton_direction(parts[:size], from_triangle(parts[size:], size), floor, basis)

@@ -1,5 +1,6 @@
 """The base of all models with linear predictors: what a query needs to know, over packed rows."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -69,9 +70,10 @@ class GLM:
     def curvature_bound(self, bound: float, columns: int) -> float:
         """A generous public bound on a row's curvature, given the bound on its score.
 
-        Under the model a score's second moment is its curvature, so bound^2 is the scale to expect.
+        Under the model a score's second moment is its curvature, so bound^2 is the scale to expect; where responses
+        vary more than the model says, |residual| |x|^2, about bound sqrt(columns), is the smaller guess.
         """
-        return bound * bound
+        return bound * min(bound, math.sqrt(columns))
 
     # -- loops over packed rows -------------------------------------------------------------------------------
 

@@ -43,7 +43,7 @@ def exponentials(x, scratch):  # type: ignore[no-untyped-def]
     """x = exp(x) in place, arguments held to +-700, by a polynomial that the compiler can vectorise (2 ulp)."""
     bits = scratch.view(np.int64)
     for i in range(x.size):
-        v = min(max(x[i], -EXPONENT_LIMIT), EXPONENT_LIMIT)
+        v = min(EXPONENT_LIMIT, max(-EXPONENT_LIMIT, x[i]))  # in this order NaN gives way to the limit
         shifted = v * LOG2_E + ROUND
         scratch[i] = shifted
         k = shifted - ROUND

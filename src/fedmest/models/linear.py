@@ -17,7 +17,7 @@ def _residual(eta, y, norms, bound, consistent, scratch):  # type: ignore[no-unt
     e = eta[0]
     for i in range(y.size):
         limit = bound / norms[i]
-        e[i] = min(max(e[i] - y[i], -limit), limit)
+        e[i] = min(limit, max(-limit, e[i] - y[i]))  # in this order NaN gives way to the limit
 
 
 @nb.njit(CURVATURE, fastmath=EXACT, error_model="numpy", cache=True)

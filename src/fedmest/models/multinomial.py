@@ -25,8 +25,9 @@ def _softmax(eta, scratch):  # type: ignore[no-untyped-def]
     largest = np.full(width, -LARGEST_PREDICTOR)
     for k in range(classes):
         for i in range(width):
-            # also a number where theta'x overflowed (infinity, or infinity minus infinity)
-            eta[k, i] = min(max(eta[k, i], -LARGEST_PREDICTOR), LARGEST_PREDICTOR)
+            # a number also where theta'x overflowed (infinity, or infinity minus infinity); in this order of
+            # arguments NaN gives way to the limit
+            eta[k, i] = min(LARGEST_PREDICTOR, max(-LARGEST_PREDICTOR, eta[k, i]))
             largest[i] = max(largest[i], eta[k, i])
     total = np.zeros(width)
     for k in range(classes):
