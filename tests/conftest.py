@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import fedmest as fm
-from fedmest.federation import TILE, Rows
+from fedmest.federation import Rows, tile_rows
 from fedmest.models import GLM, model_named
 from fedmest.privacy.noise import Noise, site_keys
 from fedmest.queries import Query
@@ -81,8 +81,8 @@ def pack(X: np.ndarray, y: np.ndarray, sizes: Sequence[int]) -> Rows:
     columns = X.shape[1]
     packed = np.empty(X.size)
     for begin, end in pairwise(offsets):
-        for first in range(begin, end, TILE):
-            last = min(first + TILE, end)
+        for first in range(begin, end, tile_rows(columns)):
+            last = min(first + tile_rows(columns), end)
             packed[first * columns : last * columns] = X[first:last].T.ravel()
     return Rows.of(packed, offsets, columns, np.ascontiguousarray(y, dtype=float))
 

@@ -83,8 +83,11 @@ def test_the_order_of_rows_and_sites_does_not_matter(method: str, model: str) ->
     shuffle = np.random.default_rng(0).permutation(len(case.y))
     tidy = fm.Federation.from_arrays(case.X, case.y, names)
     mixed = fm.Federation.from_arrays(case.X[shuffle], case.y[shuffle], names[shuffle])
-    one, other = run(tidy, model, method).theta, run(mixed, model, method).theta
+    public = {"bound": 2.0, "scaling": "none"}
+    one, other = (run(fed, model, method, **public).theta for fed in (tidy, mixed))
     np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12)
+    # a bound bought with few rows may be loose, and then Poisson steps are steep enough to magnify rounding
+    np.testing.assert_allclose(run(tidy, model, method).theta, run(mixed, model, method).theta, rtol=1e-6, atol=1e-6)
 
 
 def test_shuffled_sites_keep_their_halves_when_rows_are_split() -> None:
@@ -137,17 +140,17 @@ def test_without_privacy_nothing_is_clipped_and_no_noise_is_added(method: str, m
 
 @every_private_pair
 def test_a_huge_budget_and_a_huge_bound_approach_the_non_private_fit(method: str, model: str) -> None:
-    """mu = 1e9, B beyond every score: noise of about 1e-6 is left.
+    """mu = 1e9, B beyond every score, eta B within the clipping's reach: noise of about 1e-7 is left.
 
-    The linear model's curvature is clipped at |x|^2 = 2 d whatever B is, so its Newton step stays slightly
+    The linear model's curvature is clipped at |x|^2 = 2 d whatever B is, so its Newton steps stay slightly
     too long.
     """
     fed = data(model).fed
-    close = run(fed, model, method, mu=1e9, bound=100.0, scaling="none")
-    exact = run(fed, model, method, mu=math.inf, scaling="none")
-    np.testing.assert_allclose(
-        close.theta, exact.theta, rtol=0, atol=2e-2 if (method, model) == ("fednewton", "linear") else 1e-4
-    )
+    short = {"eta": 0.01} if "eta" in {f.name for f in dataclasses.fields(METHODS[method])} else {}  # type: ignore[arg-type]
+    close = run(fed, model, method, mu=1e9, bound=100.0, scaling="none", **short)
+    exact = run(fed, model, method, mu=math.inf, scaling="none", **short)
+    clipped = model == "linear" and method in ("fednewton", "fedirls")
+    np.testing.assert_allclose(close.theta, exact.theta, rtol=0, atol=5e-2 if clipped else 1e-4)
 
 
 @every_pair

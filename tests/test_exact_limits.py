@@ -153,6 +153,21 @@ def test_fedhybrid_reaches_the_pooled_estimate(model: str) -> None:
 
 
 @pytest.mark.parametrize("model", ALL_MODELS)
+def test_fedirls_is_newtons_method_on_the_pooled_loss(model: str) -> None:
+    """Averaged parts are those of all rows: one round is -H(0)^-1 g(0), many rounds are the pooled
+    estimate.
+    """
+    case = data(model)
+    zero = np.zeros((CLASSES if model == "multinomial" else 1, 5))
+    inverse = np.linalg.pinv(curvature(model, case.design, zero), rcond=1e-10)
+    step = -(inverse @ gradient(model, case.design, case.y, zero).ravel()).reshape(zero.shape)
+    found = fm.fit(case.fed, model, "fedirls", INF, R=1, scaling="none").theta
+    np.testing.assert_allclose(found, squeezed(step), rtol=0, atol=1e-9)
+    found = fm.fit(case.fed, model, "fedirls", INF, R=12).theta
+    np.testing.assert_allclose(found, squeezed(by_newton(model, case.design, case.y)), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("model", ALL_MODELS)
 def test_np_scaffold_reaches_the_pooled_estimate(model: str) -> None:
     """At the pooled root t with c_i = score_i(t) and c = sum w_i c_i = 0 each local step is score_i(t) -
     c_i + c = 0.

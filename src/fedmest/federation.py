@@ -1,6 +1,6 @@
 """The rows of all sites, packed for compiled loops.
 
-Rows are sorted by site and stored in tiles of at most TILE rows of one site. Within a tile the matrix is
+Rows are sorted by site and stored in tiles of rows of one site (`tile_rows`). Within a tile the matrix is
 feature-major (columns x rows), so that loops over rows are contiguous and vectorise; a site's last tile is
 just narrower, so ragged sites need no padding. The first column is the intercept's: ones.
 """
@@ -22,19 +22,25 @@ from fedmest.inputs import Bounds, Index
 from fedmest.privacy.gdp import Array
 from fedmest.privacy.noise import Keys, site_keys
 
-__all__ = ["TILE", "Bounds", "Federation", "Index", "Rows"]
+__all__ = ["Bounds", "Federation", "Index", "Rows", "tile_rows"]
 
-TILE = 64
 SMALLEST_NORM = 1e-150  # shorter rows are clipped as if they were this long, which only shrinks them further
+
+
+@nb.njit("i8(i8)", cache=True)
+def tile_rows(columns):  # type: ignore[no-untyped-def]
+    """Rows of a full tile: enough to make loops over them worth starting, few enough for a tile to stay in cache."""
+    return max(64, min(512, 50_000 // columns))
 
 
 @nb.njit("void(f8[:, :], i8[::1], i8[::1], f8[::1])", parallel=True, cache=True)
 def _pack(values, order, offsets, packed):  # type: ignore[no-untyped-def]
     """Write rows `values[order]` as tiles with a leading column of ones."""
     columns = values.shape[1] + 1
+    tile_size = tile_rows(columns)
     for site in nb.prange(offsets.size - 1):
-        for first in range(offsets[site], offsets[site + 1], TILE):
-            width = min(TILE, offsets[site + 1] - first)
+        for first in range(offsets[site], offsets[site + 1], tile_size):
+            width = min(tile_size, offsets[site + 1] - first)
             tile = packed[first * columns : (first + width) * columns].reshape(columns, width)
             for i in range(width):
                 row = order[first + i]
@@ -49,26 +55,40 @@ def _pack(values, order, offsets, packed):  # type: ignore[no-untyped-def]
 def _repack(source, offsets, columns, order, new_offsets, centre, scale, skip, packed):  # type: ignore[no-untyped-def]
     """Copy the rows `order` of `source`, shifted and scaled, without the first `skip` columns."""
     kept = columns - skip
+    old_tile, new_tile = tile_rows(columns), tile_rows(kept)
     for site in nb.prange(new_offsets.size - 1):
         begin, end = offsets[site], offsets[site + 1]
-        for first in range(new_offsets[site], new_offsets[site + 1], TILE):
-            width = min(TILE, new_offsets[site + 1] - first)
+        for first in range(new_offsets[site], new_offsets[site + 1], new_tile):
+            width = min(new_tile, new_offsets[site + 1] - first)
             tile = packed[first * kept : (first + width) * kept].reshape(kept, width)
             for i in range(width):
                 row = order[first + i]
-                old_first = begin + (row - begin) // TILE * TILE
-                old_width = min(TILE, end - old_first)
+                old_first = begin + (row - begin) // old_tile * old_tile
+                old_width = min(old_tile, end - old_first)
                 start = old_first * columns + row - old_first
                 for j in range(kept):
                     value = source[start + (j + skip) * old_width]
                     tile[j, i] = (value - centre[j + skip]) / scale[j + skip]
 
 
+@nb.njit("void(f8[::1], i8[::1], i8, f8[:, ::1])", parallel=True, cache=True)
+def _unpack(packed, offsets, columns, matrix):  # type: ignore[no-untyped-def]
+    tile_size = tile_rows(columns)
+    for site in nb.prange(offsets.size - 1):
+        for first in range(offsets[site], offsets[site + 1], tile_size):
+            width = min(tile_size, offsets[site + 1] - first)
+            tile = packed[first * columns : (first + width) * columns].reshape(columns, width)
+            for i in range(width):
+                for j in range(columns):
+                    matrix[first + i, j] = tile[j, i]
+
+
 @nb.njit("void(f8[::1], i8[::1], i8, f8[::1])", parallel=True, cache=True)
 def _row_norms(packed, offsets, columns, norms):  # type: ignore[no-untyped-def]
+    tile_size = tile_rows(columns)
     for site in nb.prange(offsets.size - 1):
-        for first in range(offsets[site], offsets[site + 1], TILE):
-            width = min(TILE, offsets[site + 1] - first)
+        for first in range(offsets[site], offsets[site + 1], tile_size):
+            width = min(tile_size, offsets[site + 1] - first)
             tile = packed[first * columns : (first + width) * columns].reshape(columns, width)
             norm = norms[first : first + width]
             norm[:] = 0.0
@@ -102,12 +122,8 @@ class Rows:
 
     def matrix(self) -> Array:
         """All rows as an ordinary (rows, columns) matrix; for predictions and tests, not for loops."""
-        out = np.empty((len(self.y), self.columns))
-        for begin, end in zip(self.offsets[:-1], self.offsets[1:], strict=True):
-            for first in range(begin, end, TILE):
-                last = min(first + TILE, end)
-                tile = self.packed[first * self.columns : last * self.columns]
-                out[first:last] = tile.reshape(self.columns, last - first).T
+        out = np.empty((int(self.offsets[-1]), self.columns))
+        _unpack(self.packed, self.offsets, self.columns, out)
         return out
 
     def halves(self, seed: int) -> tuple["Rows", "Rows"]:

@@ -3,6 +3,7 @@
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
+from fedmest.errors import InputError
 from fedmest.federation import Federation
 from fedmest.methods.base import Step
 from fedmest.models import GLM
@@ -10,6 +11,8 @@ from fedmest.privacy.gdp import Array
 from fedmest.privacy.noise import Keys, Noise
 from fedmest.queries import Ask, SiteData
 from fedmest.scaling import Scaling
+
+LARGEST_THETA = 1e6
 
 
 class LocalEngine:
@@ -35,7 +38,12 @@ class LocalEngine:
         self.data = SiteData(self.model, rows, self.seed)
 
     def answer(self, number: int, step: Step, ask: Ask) -> Array:
-        """The replies to round `number`."""
+        """The replies to round `number`. No site answers at a theta so large that rounding would swallow the noise."""
+        if np.isfinite(step.mus).any() and not np.abs(ask.theta).max() <= LARGEST_THETA:
+            raise InputError(
+                f"round {number + 1}: coefficients beyond {LARGEST_THETA:g} are refused by the sites; scale the features "
+                "(declare bounds) or lower eta"
+            )
         noise = Noise(self.keys, self.seed, number)
         if self.model.outputs == 1 and self.data.rows.columns < 64:
             return step.query.answer(self.data, step.sites, ask, step.mus, noise)

@@ -15,16 +15,17 @@ import numba as nb
 import numpy as np
 from numba import types
 
-from fedmest.federation import TILE
+from fedmest.federation import tile_rows
 from fedmest.privacy.noise import add_normals
 
 F8 = types.float64
 VECTOR, MATRIX, CUBE = types.float64[::1], types.float64[:, ::1], types.float64[:, :, ::1]
 INDEX = types.int64[::1]
 
-# residual(eta, y, norms, bound, consistent, scratch): on entry eta[c, i] is the linear predictor of output c in
-# row i; on exit the factor that multiplies x_i in the row's clipped score.
-RESIDUAL = types.void(MATRIX, VECTOR, VECTOR, F8, types.boolean, VECTOR)
+# residual(eta, y, limits, consistent, scratch): on entry eta[c, i] is the linear predictor of output c in row i; on
+# exit the factor that multiplies x_i in the row's clipped score, at most limits[i] = bound / |x_i| in size. A bound of
+# infinity means no clipping. Scratch has room for two numbers a row.
+RESIDUAL = types.void(MATRIX, VECTOR, VECTOR, types.boolean, VECTOR)
 # curvature(eta, y, norms, bound, consistent, largest, weights, scratch): weights[a, b, i] multiplies x_i x_i'
 # in block (a, b) of the row's curvature, whose Frobenius norm is at most `largest`.
 CURVATURE = types.void(MATRIX, VECTOR, VECTOR, F8, types.boolean, F8, CUBE, VECTOR)
@@ -40,7 +41,10 @@ EXPONENT_LIMIT = 700.0
 
 @nb.njit(types.void(VECTOR, VECTOR), fastmath=EXACT, error_model="numpy", cache=True)
 def exponentials(x, scratch):  # type: ignore[no-untyped-def]
-    """x = exp(x) in place, arguments held to +-700, by a polynomial that the compiler can vectorise (2 ulp)."""
+    """x = exp(x) in place, arguments held to +-700, by a polynomial that the compiler can vectorise (2 ulp).
+
+    `scratch` must not overlap with x, or the loops are not vectorised.
+    """
     bits = scratch.view(np.int64)
     for i in range(x.size):
         v = min(EXPONENT_LIMIT, max(-EXPONENT_LIMIT, x[i]))  # in this order NaN gives way to the limit
@@ -48,19 +52,17 @@ def exponentials(x, scratch):  # type: ignore[no-untyped-def]
         scratch[i] = shifted
         k = shifted - ROUND
         r = (v - k * LN2_HIGH) - k * LN2_LOW
-        p = 1.6059043836821613e-10 * r + 2.08767569878681e-09
-        p = p * r + 2.505210838544172e-08
-        p = p * r + 2.755731922398589e-07
-        p = p * r + 2.7557319223985893e-06
-        p = p * r + 2.48015873015873e-05
-        p = p * r + 1.984126984126984e-04
-        p = p * r + 1.388888888888889e-03
-        p = p * r + 8.333333333333333e-03
-        p = p * r + 4.1666666666666664e-02
-        p = p * r + 1.6666666666666666e-01
-        p = p * r + 0.5
-        p = p * r + 1.0
-        x[i] = p * r + 1.0
+        # Taylor to r^12 on |r| <= ln(2)/2, pairs first so that the multiplications do not wait for each other
+        r2 = r * r
+        r4 = r2 * r2
+        low = (1.0 + r) + r2 * (0.5 + r * 1.6666666666666666e-01)
+        middle = (4.1666666666666664e-02 + r * 8.333333333333333e-03) + r2 * (
+            1.388888888888889e-03 + r * 1.984126984126984e-04
+        )
+        high = (2.48015873015873e-05 + r * 2.7557319223985893e-06) + r2 * (
+            2.755731922398589e-07 + r * 2.505210838544172e-08
+        )
+        x[i] = low + r4 * (middle + r4 * (high + r4 * 2.08767569878681e-09))
     for i in range(x.size):
         bits[i] = (bits[i] + 1023) << 52
     for i in range(x.size):
@@ -130,20 +132,22 @@ FUNCTION = types.FunctionType(RESIDUAL)
 
 
 @nb.njit(
-    types.void(FUNCTION, VECTOR, VECTOR, VECTOR, types.int64, types.int64, types.int64, MATRIX, F8, types.boolean,
-               MATRIX, VECTOR, VECTOR),
+    types.void(FUNCTION, VECTOR, VECTOR, types.int64, types.int64, VECTOR, MATRIX, types.boolean, MATRIX, VECTOR,
+               VECTOR),
     cache=True,
 )  # fmt: skip
-def _site_score(residual, packed, y, norms, begin, end, columns, theta, bound, consistent, total, buffer, scratch):  # type: ignore[no-untyped-def]
-    """total = sum over the site's rows of the clipped score at theta."""
+def _site_score(residual, packed, y, begin, columns, limits, theta, consistent, total, buffer, scratch):  # type: ignore[no-untyped-def]
+    """total = sum of the clipped scores at theta over the site's rows, which start at `begin`."""
     outputs = theta.shape[0]
+    tile = tile_rows(columns)
     total[:] = 0.0
-    for first in range(begin, end, TILE):
-        width = min(TILE, end - first)
+    for first in range(0, limits.size, tile):
+        width = min(tile, limits.size - first)
+        start = begin + first
         eta = buffer[: outputs * width].reshape(outputs, width)
-        _predict_tile(packed, first * columns, columns, width, theta, eta)
-        residual(eta, y[first : first + width], norms[first : first + width], bound, consistent, scratch)
-        _add_scores_of_tile(packed, first * columns, columns, width, eta, total)
+        _predict_tile(packed, start * columns, columns, width, theta, eta)
+        residual(eta, y[start : start + width], limits[first : first + width], consistent, scratch)
+        _add_scores_of_tile(packed, start * columns, columns, width, eta, total)
 
 
 @nb.njit(
@@ -158,9 +162,11 @@ def mean_scores(residual, packed, y, norms, offsets, columns, sites, thetas, bou
         begin, end = offsets[site], offsets[site + 1]
         theta = thetas[i % thetas.shape[0]]
         total = out[i]
-        buffer = np.empty(outputs * TILE)
-        scratch = np.empty(TILE)
-        _site_score(residual, packed, y, norms, begin, end, columns, theta, bound, consistent, total, buffer, scratch)
+        limits = bound / norms[begin:end]
+        room = min(tile_rows(columns), end - begin)
+        buffer = np.empty(outputs * room)
+        scratch = np.empty(2 * room)
+        _site_score(residual, packed, y, begin, columns, limits, theta, consistent, total, buffer, scratch)
         rows = max(end - begin, 1)
         for c in range(outputs):
             for j in range(columns):
@@ -186,13 +192,13 @@ def local_descents(residual, packed, y, norms, offsets, columns, sites, thetas, 
         theta[:] = thetas[i % thetas.shape[0]]
         drift = drifts[i % drifts.shape[0]]
         total = np.empty((outputs, columns))
-        buffer = np.empty(outputs * TILE)
-        scratch = np.empty(TILE)
+        limits = bound / norms[begin:end]
+        room = min(tile_rows(columns), end - begin)
+        buffer = np.empty(outputs * room)
+        scratch = np.empty(2 * room)
         rate = eta / max(end - begin, 1)
         for k in range(steps):
-            _site_score(
-                residual, packed, y, norms, begin, end, columns, theta, bound, consistent, total, buffer, scratch
-            )
+            _site_score(residual, packed, y, begin, columns, limits, theta, consistent, total, buffer, scratch)
             for c in range(outputs):
                 for j in range(columns):
                     theta[c, j] -= rate * total[c, j] + eta * (penalty[c, j] * theta[c, j] + drift[c, j])
@@ -209,19 +215,20 @@ def score_norms(residual, packed, y, norms, offsets, columns, theta, bound, cons
     """out[row] = norm of the row's score at theta (clipped at `bound`; infinity leaves it as it is)."""
     outputs = theta.shape[0]
     for site in nb.prange(offsets.size - 1):
-        buffer = np.empty(outputs * TILE)
-        scratch = np.empty(TILE)
-        for first in range(offsets[site], offsets[site + 1], TILE):
-            width = min(TILE, offsets[site + 1] - first)
+        tile = tile_rows(columns)
+        room = min(tile, offsets[site + 1] - offsets[site])
+        buffer = np.empty(outputs * room)
+        scratch = np.empty(2 * room)
+        for first in range(offsets[site], offsets[site + 1], tile):
+            width = min(tile, offsets[site + 1] - first)
             eta = buffer[: outputs * width].reshape(outputs, width)
             _predict_tile(packed, first * columns, columns, width, theta, eta)
-            residual(eta, y[first : first + width], norms[first : first + width], bound, consistent, scratch)
+            residual(eta, y[first : first + width], bound / norms[first : first + width], consistent, scratch)
             for i in range(width):
                 square = 0.0
                 for c in range(outputs):
                     square += eta[c, i] * eta[c, i]
-                length = abs(eta[0, i]) if outputs == 1 else math.sqrt(square)  # a square may overflow
-                out[first + i] = length * norms[first + i]
+                out[first + i] = math.sqrt(square) * norms[first + i]
 
 
 @nb.njit(
@@ -238,14 +245,16 @@ def mean_curvatures(curvature, packed, y, norms, offsets, columns, sites, thetas
         theta = thetas[i % thetas.shape[0]]
         total = out[i]
         total[:] = 0.0
-        buffer = np.empty(outputs * TILE)
-        scratch = np.empty(TILE)
-        room = np.empty(outputs * outputs * TILE)
-        weighted_room = np.empty(columns * TILE)
-        for first in range(begin, end, TILE):
-            width = min(TILE, end - first)
+        size = tile_rows(columns)
+        room = min(size, end - begin)
+        buffer = np.empty(outputs * room)
+        scratch = np.empty(2 * room)
+        weights_room = np.empty(outputs * outputs * room)
+        weighted_room = np.empty(columns * room)
+        for first in range(begin, end, size):
+            width = min(size, end - first)
             eta = buffer[: outputs * width].reshape(outputs, width)
-            weights = room[: outputs * outputs * width].reshape(outputs, outputs, width)
+            weights = weights_room[: outputs * outputs * width].reshape(outputs, outputs, width)
             weighted = weighted_room[: columns * width].reshape(columns, width)
             tile = packed[first * columns : (first + width) * columns].reshape(columns, width)
             _predict_tile(packed, first * columns, columns, width, theta, eta)

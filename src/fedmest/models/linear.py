@@ -12,12 +12,11 @@ from fedmest.privacy.gdp import Array
 
 
 @nb.njit(RESIDUAL, fastmath=EXACT, error_model="numpy", cache=True)
-def _residual(eta, y, norms, bound, consistent, scratch):  # type: ignore[no-untyped-def]
+def _residual(eta, y, limits, consistent, scratch):  # type: ignore[no-untyped-def]
     """Huber: the residual is cut at B/|x|. Both rules agree; a symmetric error keeps mean zero."""
     e = eta[0]
     for i in range(y.size):
-        limit = bound / norms[i]
-        e[i] = min(limit, max(-limit, e[i] - y[i]))  # in this order NaN gives way to the limit
+        e[i] = min(limits[i], max(-limits[i], e[i] - y[i]))  # in this order NaN gives way to the limit
 
 
 @nb.njit(CURVATURE, fastmath=EXACT, error_model="numpy", cache=True)

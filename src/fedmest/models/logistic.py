@@ -11,21 +11,23 @@ from fedmest.privacy.gdp import Array
 
 
 @nb.njit(RESIDUAL, fastmath=EXACT, error_model="numpy", cache=True)
-def _residual(eta, y, norms, bound, consistent, scratch):  # type: ignore[no-untyped-def]
-    """Consistent: weight min(1, B / (|x| max(p, 1-p))), free of y, so the score keeps its conditional mean zero."""
+def _residual(eta, y, limits, consistent, scratch):  # type: ignore[no-untyped-def]
+    """Consistent: weight min(1, B / (|x| max(p, 1-p))), free of y, so the score keeps its conditional mean zero.
+
+    With t = exp(-|eta|) the larger probability is 1 / (1 + t): its reciprocal needs no second division.
+    """
     e = eta[0]
+    t = scratch[y.size : 2 * y.size]
     for i in range(y.size):
-        e[i] = -e[i]
-    exponentials(e, scratch)
-    if consistent:
-        for i in range(y.size):
-            p = 1.0 / (1.0 + e[i])
-            limit = bound / norms[i]
-            e[i] = min(1.0, limit / max(p, 1.0 - p)) * (p - y[i])
-    else:
-        for i in range(y.size):
-            limit = bound / norms[i]
-            e[i] = min(max(1.0 / (1.0 + e[i]) - y[i], -limit), limit)
+        t[i] = -abs(e[i])
+    exponentials(t, scratch)
+    for i in range(y.size):
+        larger = 1.0 / (1.0 + t[i])
+        r = (larger if e[i] >= 0.0 else t[i] * larger) - y[i]
+        if consistent:
+            e[i] = r * min(1.0, limits[i] * (1.0 + t[i]))
+        else:
+            e[i] = min(limits[i], max(-limits[i], r))
 
 
 @nb.njit(CURVATURE, fastmath=EXACT, error_model="numpy", cache=True)

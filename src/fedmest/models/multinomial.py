@@ -45,8 +45,8 @@ def _softmax(eta, scratch):  # type: ignore[no-untyped-def]
             e[i] *= total[i]
 
 
-@nb.njit("void(f8[:, ::1], f8[::1], f8, f8[::1])", fastmath=EXACT, error_model="numpy", cache=True)
-def _weights(p, norms, bound, weights):  # type: ignore[no-untyped-def]
+@nb.njit("void(f8[:, ::1], f8[::1], f8[::1])", fastmath=EXACT, error_model="numpy", cache=True)
+def _weights(p, limits, weights):  # type: ignore[no-untyped-def]
     """min(1, B / (|x| max_k |p - e_k|)); |p - e_k|^2 = |p|^2 + 1 - 2 p_k is largest for the rarest class."""
     classes, width = p.shape
     smallest = p[0].copy()
@@ -57,20 +57,20 @@ def _weights(p, norms, bound, weights):  # type: ignore[no-untyped-def]
             square[i] += p[k, i] * p[k, i]
     for i in range(width):
         farthest = math.sqrt(square[i] + 1.0 - 2.0 * smallest[i]) * (1.0 + 1e-14)
-        weights[i] = min(1.0, bound / (norms[i] * farthest))
+        weights[i] = min(1.0, limits[i] / farthest)
 
 
 @nb.njit(RESIDUAL, fastmath=EXACT, error_model="numpy", cache=True)
-def _residual(eta, y, norms, bound, consistent, scratch):  # type: ignore[no-untyped-def]
+def _residual(eta, y, limits, consistent, scratch):  # type: ignore[no-untyped-def]
     classes, width = eta.shape
     _softmax(eta, scratch)
     weights = scratch[:width]
-    if math.isinf(bound):
+    if math.isinf(limits[0]):
         for i in range(width):
             eta[int(y[i]), i] -= 1.0
         return
     if consistent:
-        _weights(eta, norms, bound, weights)
+        _weights(eta, limits, weights)
         for i in range(width):
             eta[int(y[i]), i] -= 1.0
     else:
@@ -81,8 +81,8 @@ def _residual(eta, y, norms, bound, consistent, scratch):  # type: ignore[no-unt
             for i in range(width):
                 square[i] += eta[k, i] * eta[k, i]
         for i in range(width):
-            length = max(math.sqrt(square[i]), SMALLEST_LENGTH) * norms[i] * (1.0 + 1e-14)
-            weights[i] = 1.0 if length <= bound else bound / length
+            length = max(math.sqrt(square[i]), SMALLEST_LENGTH) * (1.0 + 1e-14)
+            weights[i] = 1.0 if length <= limits[i] else limits[i] / length
     for k in range(classes):
         for i in range(width):
             eta[k, i] *= weights[i]
@@ -95,7 +95,7 @@ def _curvature(eta, y, norms, bound, consistent, largest, weights, scratch):  # 
     weight = scratch[:width]
     weight[:] = 1.0
     if consistent and not math.isinf(bound):
-        _weights(eta, norms, bound, weight)
+        _weights(eta, bound / norms, weight)
     square = np.zeros(width)
     for a in range(classes):
         weights[a, a] = 0.0

@@ -99,22 +99,21 @@ def cut_moments(mean, at_zero, c):  # type: ignore[no-untyped-def]
 
 
 @nb.njit(RESIDUAL, fastmath=EXACT, error_model="numpy", cache=True)
-def _residual(eta, y, norms, bound, consistent, scratch):  # type: ignore[no-untyped-def]
+def _residual(eta, y, limits, consistent, scratch):  # type: ignore[no-untyped-def]
     e = eta[0]
     exponentials(e, scratch)
-    if not consistent or math.isinf(bound):
+    if not consistent or math.isinf(limits[0]):
         for i in range(y.size):
-            limit = bound / norms[i]
-            e[i] = min(max(e[i] - y[i], -limit), limit)
+            e[i] = min(limits[i], max(-limits[i], e[i] - y[i]))
         return
-    at_zero = np.empty(y.size)
+    at_zero = scratch[y.size : 2 * y.size]
     for i in range(y.size):
         at_zero[i] = -e[i]
     exponentials(at_zero, scratch)
     for i in range(y.size):
-        c = bound / norms[i]
+        c = limits[i]
         expected, _ = cut_moments(e[i], at_zero[i], c)
-        cut = min(max(e[i] - y[i], -c), c)
+        cut = min(c, max(-c, e[i] - y[i]))
         e[i] = (cut - expected) * (c / (c + abs(expected)))
 
 
