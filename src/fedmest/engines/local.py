@@ -41,8 +41,8 @@ class LocalEngine:
         """The replies to round `number`. No site answers at a theta so large that rounding would swallow the noise."""
         if np.isfinite(step.mus).any() and not np.abs(ask.theta).max() <= LARGEST_THETA:
             raise InputError(
-                f"round {number + 1}: coefficients beyond {LARGEST_THETA:g} are refused by the sites; scale the features "
-                "(declare bounds) or lower eta"
+                f"round {number + 1}: sites refuse coefficients beyond {LARGEST_THETA:g}; scale the features (declare "
+                "bounds) or lower eta"
             )
         noise = Noise(self.keys, self.seed, number)
         if self.model.outputs == 1 and self.data.rows.columns < 64:

@@ -1,8 +1,8 @@
 """FedIRLS: R rounds of Newton's method on noisy pooled parts; iteratively reweighted least squares, federated.
 
-Not in the paper. FedNewton starts from local descent, whose noise passes through a nonlinear map at every site before it
-is averaged; with small sites or budgets that leaves a bias. Here every round sends the noisy mean gradient and curvature
-(as FedNewton's last round does) and the server divides averages, so noise enters linearly from the first round on.
+Not in the paper. FedNewton starts from local descent, whose noise passes through a nonlinear map at every site before
+it is averaged; with small sites or budgets that leaves a bias. Here every round sends the noisy mean gradient and
+curvature (as FedNewton's last round does) and the server divides averages: noise enters linearly from the first round.
 From zero, two rounds bring a logistic fit close enough for the third to be exact to first order, so the third gets
 most of the budget.
 """

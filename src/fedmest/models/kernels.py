@@ -22,51 +22,15 @@ F8 = types.float64
 VECTOR, MATRIX, CUBE = types.float64[::1], types.float64[:, ::1], types.float64[:, :, ::1]
 INDEX = types.int64[::1]
 
-# residual(eta, y, limits, consistent, scratch): on entry eta[c, i] is the linear predictor of output c in row i; on
+# residual(eta, y, limits, consistent): on entry eta[c, i] is the linear predictor of output c in row i; on
 # exit the factor that multiplies x_i in the row's clipped score, at most limits[i] = bound / |x_i| in size. A bound of
-# infinity means no clipping. Scratch has room for two numbers a row.
-RESIDUAL = types.void(MATRIX, VECTOR, VECTOR, types.boolean, VECTOR)
-# curvature(eta, y, norms, bound, consistent, largest, weights, scratch): weights[a, b, i] multiplies x_i x_i'
+# infinity means no clipping.
+RESIDUAL = types.void(MATRIX, VECTOR, VECTOR, types.boolean)
+# curvature(eta, y, norms, bound, consistent, largest, weights): weights[a, b, i] multiplies x_i x_i'
 # in block (a, b) of the row's curvature, whose Frobenius norm is at most `largest`.
-CURVATURE = types.void(MATRIX, VECTOR, VECTOR, F8, types.boolean, F8, CUBE, VECTOR)
+CURVATURE = types.void(MATRIX, VECTOR, VECTOR, F8, types.boolean, F8, CUBE)
 
 SUMS = {"contract", "reassoc", "nsz"}  # sums may be reordered (vectorised) but NaN and infinity keep their meaning
-EXACT = {"contract", "nsz"}  # no reordering: the exponential below relies on the order of its additions
-
-LOG2_E = 1.4426950408889634
-LN2_HIGH, LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
-ROUND = 6755399441055744.0  # 1.5 * 2^52: adding it rounds to an integer held in the lowest mantissa bits
-EXPONENT_LIMIT = 700.0
-
-
-@nb.njit(types.void(VECTOR, VECTOR), fastmath=EXACT, error_model="numpy", cache=True)
-def exponentials(x, scratch):  # type: ignore[no-untyped-def]
-    """x = exp(x) in place, arguments held to +-700, by a polynomial that the compiler can vectorise (2 ulp).
-
-    `scratch` must not overlap with x, or the loops are not vectorised.
-    """
-    bits = scratch.view(np.int64)
-    for i in range(x.size):
-        v = min(EXPONENT_LIMIT, max(-EXPONENT_LIMIT, x[i]))  # in this order NaN gives way to the limit
-        shifted = v * LOG2_E + ROUND
-        scratch[i] = shifted
-        k = shifted - ROUND
-        r = (v - k * LN2_HIGH) - k * LN2_LOW
-        # Taylor to r^12 on |r| <= ln(2)/2, pairs first so that the multiplications do not wait for each other
-        r2 = r * r
-        r4 = r2 * r2
-        low = (1.0 + r) + r2 * (0.5 + r * 1.6666666666666666e-01)
-        middle = (4.1666666666666664e-02 + r * 8.333333333333333e-03) + r2 * (
-            1.388888888888889e-03 + r * 1.984126984126984e-04
-        )
-        high = (2.48015873015873e-05 + r * 2.7557319223985893e-06) + r2 * (
-            2.755731922398589e-07 + r * 2.505210838544172e-08
-        )
-        x[i] = low + r4 * (middle + r4 * (high + r4 * 2.08767569878681e-09))
-    for i in range(x.size):
-        bits[i] = (bits[i] + 1023) << 52
-    for i in range(x.size):
-        x[i] *= scratch[i]
 
 
 @nb.njit(types.void(VECTOR, types.int64, types.int64, types.int64, MATRIX, MATRIX), fastmath=SUMS, cache=True)
@@ -108,35 +72,41 @@ def _add_scores_of_tile(packed, start, columns, width, residual, total):  # type
     e = residual[0]
     g = total[0]
     j = 0
-    while j + 2 <= columns:
+    while j + 4 <= columns:
         at = start + j * width
         a = packed[at : at + width]
         b = packed[at + width : at + 2 * width]
-        sa = 0.0
-        sb = 0.0
+        c = packed[at + 2 * width : at + 3 * width]
+        d = packed[at + 3 * width : at + 4 * width]
+        sa, sb, sc, sd = 0.0, 0.0, 0.0, 0.0
         for i in range(width):
             sa += e[i] * a[i]
             sb += e[i] * b[i]
+            sc += e[i] * c[i]
+            sd += e[i] * d[i]
         g[j] += sa
         g[j + 1] += sb
-        j += 2
-    if j < columns:
-        a = packed[start + j * width : start + (j + 1) * width]
+        g[j + 2] += sc
+        g[j + 3] += sd
+        j += 4
+    while j < columns:
+        at = start + j * width
+        a = packed[at : at + width]
         sa = 0.0
         for i in range(width):
             sa += e[i] * a[i]
         g[j] += sa
+        j += 1
 
 
 FUNCTION = types.FunctionType(RESIDUAL)
 
 
 @nb.njit(
-    types.void(FUNCTION, VECTOR, VECTOR, types.int64, types.int64, VECTOR, MATRIX, types.boolean, MATRIX, VECTOR,
-               VECTOR),
+    types.void(FUNCTION, VECTOR, VECTOR, types.int64, types.int64, VECTOR, MATRIX, types.boolean, MATRIX, VECTOR),
     cache=True,
 )  # fmt: skip
-def _site_score(residual, packed, y, begin, columns, limits, theta, consistent, total, buffer, scratch):  # type: ignore[no-untyped-def]
+def _site_score(residual, packed, y, begin, columns, limits, theta, consistent, total, buffer):  # type: ignore[no-untyped-def]
     """total = sum of the clipped scores at theta over the site's rows, which start at `begin`."""
     outputs = theta.shape[0]
     tile = tile_rows(columns)
@@ -146,7 +116,7 @@ def _site_score(residual, packed, y, begin, columns, limits, theta, consistent, 
         start = begin + first
         eta = buffer[: outputs * width].reshape(outputs, width)
         _predict_tile(packed, start * columns, columns, width, theta, eta)
-        residual(eta, y[start : start + width], limits[first : first + width], consistent, scratch)
+        residual(eta, y[start : start + width], limits[first : first + width], consistent)
         _add_scores_of_tile(packed, start * columns, columns, width, eta, total)
 
 
@@ -165,8 +135,7 @@ def mean_scores(residual, packed, y, norms, offsets, columns, sites, thetas, bou
         limits = bound / norms[begin:end]
         room = min(tile_rows(columns), end - begin)
         buffer = np.empty(outputs * room)
-        scratch = np.empty(2 * room)
-        _site_score(residual, packed, y, begin, columns, limits, theta, consistent, total, buffer, scratch)
+        _site_score(residual, packed, y, begin, columns, limits, theta, consistent, total, buffer)
         rows = max(end - begin, 1)
         for c in range(outputs):
             for j in range(columns):
@@ -195,10 +164,9 @@ def local_descents(residual, packed, y, norms, offsets, columns, sites, thetas, 
         limits = bound / norms[begin:end]
         room = min(tile_rows(columns), end - begin)
         buffer = np.empty(outputs * room)
-        scratch = np.empty(2 * room)
         rate = eta / max(end - begin, 1)
         for k in range(steps):
-            _site_score(residual, packed, y, begin, columns, limits, theta, consistent, total, buffer, scratch)
+            _site_score(residual, packed, y, begin, columns, limits, theta, consistent, total, buffer)
             for c in range(outputs):
                 for j in range(columns):
                     theta[c, j] -= rate * total[c, j] + eta * (penalty[c, j] * theta[c, j] + drift[c, j])
@@ -218,12 +186,11 @@ def score_norms(residual, packed, y, norms, offsets, columns, theta, bound, cons
         tile = tile_rows(columns)
         room = min(tile, offsets[site + 1] - offsets[site])
         buffer = np.empty(outputs * room)
-        scratch = np.empty(2 * room)
         for first in range(offsets[site], offsets[site + 1], tile):
             width = min(tile, offsets[site + 1] - first)
             eta = buffer[: outputs * width].reshape(outputs, width)
             _predict_tile(packed, first * columns, columns, width, theta, eta)
-            residual(eta, y[first : first + width], bound / norms[first : first + width], consistent, scratch)
+            residual(eta, y[first : first + width], bound / norms[first : first + width], consistent)
             for i in range(width):
                 square = 0.0
                 for c in range(outputs):
@@ -248,7 +215,6 @@ def mean_curvatures(curvature, packed, y, norms, offsets, columns, sites, thetas
         size = tile_rows(columns)
         room = min(size, end - begin)
         buffer = np.empty(outputs * room)
-        scratch = np.empty(2 * room)
         weights_room = np.empty(outputs * outputs * room)
         weighted_room = np.empty(columns * room)
         for first in range(begin, end, size):
@@ -259,7 +225,7 @@ def mean_curvatures(curvature, packed, y, norms, offsets, columns, sites, thetas
             tile = packed[first * columns : (first + width) * columns].reshape(columns, width)
             _predict_tile(packed, first * columns, columns, width, theta, eta)
             near = slice(first, first + width)
-            curvature(eta, y[near], norms[near], bound, consistent, largest, weights, scratch)
+            curvature(eta, y[near], norms[near], bound, consistent, largest, weights)
             for a in range(outputs):
                 for b in range(a + 1):
                     for j in range(columns):

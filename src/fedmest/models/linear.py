@@ -5,14 +5,15 @@ import math
 import numba as nb
 import numpy as np
 
+from fedmest.arithmetic import EXACT
 from fedmest.federation import Federation
 from fedmest.models.glm import GLM, numeric_target
-from fedmest.models.kernels import CURVATURE, EXACT, RESIDUAL
+from fedmest.models.kernels import CURVATURE, RESIDUAL
 from fedmest.privacy.gdp import Array
 
 
 @nb.njit(RESIDUAL, fastmath=EXACT, error_model="numpy", cache=True)
-def _residual(eta, y, limits, consistent, scratch):  # type: ignore[no-untyped-def]
+def _residual(eta, y, limits, consistent):  # type: ignore[no-untyped-def]
     """Huber: the residual is cut at B/|x|. Both rules agree; a symmetric error keeps mean zero."""
     e = eta[0]
     for i in range(y.size):
@@ -20,7 +21,7 @@ def _residual(eta, y, limits, consistent, scratch):  # type: ignore[no-untyped-d
 
 
 @nb.njit(CURVATURE, fastmath=EXACT, error_model="numpy", cache=True)
-def _curvature(eta, y, norms, bound, consistent, largest, weights, scratch):  # type: ignore[no-untyped-def]
+def _curvature(eta, y, norms, bound, consistent, largest, weights):  # type: ignore[no-untyped-def]
     """One where the residual is not cut; a cut residual no longer moves with theta."""
     for i in range(y.size):
         cut = consistent and abs(eta[0, i] - y[i]) > bound / norms[i]

@@ -3,45 +3,41 @@
 import numba as nb
 import numpy as np
 
+from fedmest.arithmetic import EXACT, exponential
 from fedmest.errors import InputError
 from fedmest.federation import Federation
 from fedmest.models.glm import GLM
-from fedmest.models.kernels import CURVATURE, EXACT, RESIDUAL, exponentials
+from fedmest.models.kernels import CURVATURE, RESIDUAL
 from fedmest.privacy.gdp import Array
 
 
 @nb.njit(RESIDUAL, fastmath=EXACT, error_model="numpy", cache=True)
-def _residual(eta, y, limits, consistent, scratch):  # type: ignore[no-untyped-def]
+def _residual(eta, y, limits, consistent):  # type: ignore[no-untyped-def]
     """Consistent: weight min(1, B / (|x| max(p, 1-p))), free of y, so the score keeps its conditional mean zero.
 
     With t = exp(-|eta|) the larger probability is 1 / (1 + t): its reciprocal needs no second division.
     """
     e = eta[0]
-    t = scratch[y.size : 2 * y.size]
-    for i in range(y.size):
-        t[i] = -abs(e[i])
-    exponentials(t, scratch)
-    for i in range(y.size):
-        larger = 1.0 / (1.0 + t[i])
-        r = (larger if e[i] >= 0.0 else t[i] * larger) - y[i]
-        if consistent:
-            e[i] = r * min(1.0, limits[i] * (1.0 + t[i]))
-        else:
+    if consistent:
+        for i in range(y.size):
+            t = exponential(-abs(e[i]))
+            larger = 1.0 / (1.0 + t)
+            p = larger if e[i] >= 0.0 else t * larger
+            e[i] = (p - y[i]) * min(1.0, limits[i] * (1.0 + t))
+    else:
+        for i in range(y.size):
+            r = 1.0 / (1.0 + exponential(-e[i])) - y[i]
             e[i] = min(limits[i], max(-limits[i], r))
 
 
 @nb.njit(CURVATURE, fastmath=EXACT, error_model="numpy", cache=True)
-def _curvature(eta, y, norms, bound, consistent, largest, weights, scratch):  # type: ignore[no-untyped-def]
+def _curvature(eta, y, norms, bound, consistent, largest, weights):  # type: ignore[no-untyped-def]
     """p (1 - p), times the score's weight under consistent clipping: the mean derivative of the clipped score."""
-    e = eta[0]
     for i in range(y.size):
-        e[i] = -abs(e[i])
-    exponentials(e, scratch)
-    for i in range(y.size):
-        p = 1.0 / (1.0 + e[i])  # the larger of the two probabilities
-        v = e[i] * p * p
+        t = exponential(-abs(eta[0, i]))
+        v = t / ((1.0 + t) * (1.0 + t))
         if consistent:
-            v *= min(1.0, bound / (norms[i] * p))
+            v *= min(1.0, bound / norms[i] * (1.0 + t))
         weights[0, 0, i] = min(v, largest / (norms[i] * norms[i]))
 
 

@@ -9,18 +9,19 @@ import math
 import numba as nb
 import numpy as np
 
+from fedmest.arithmetic import EXACT, exponential
 from fedmest.errors import InputError
 from fedmest.federation import Federation
 from fedmest.models.glm import GLM
-from fedmest.models.kernels import CURVATURE, EXACT, RESIDUAL, exponentials
+from fedmest.models.kernels import CURVATURE, RESIDUAL
 from fedmest.privacy.gdp import Array
 
 LARGEST_PREDICTOR = 1e300
 SMALLEST_LENGTH = 1e-150
 
 
-@nb.njit("void(f8[:, ::1], f8[::1])", fastmath=EXACT, error_model="numpy", cache=True)
-def _softmax(eta, scratch):  # type: ignore[no-untyped-def]
+@nb.njit("void(f8[:, ::1])", fastmath=EXACT, error_model="numpy", cache=True)
+def _softmax(eta):  # type: ignore[no-untyped-def]
     classes, width = eta.shape
     largest = np.full(width, -LARGEST_PREDICTOR)
     for k in range(classes):
@@ -33,9 +34,7 @@ def _softmax(eta, scratch):  # type: ignore[no-untyped-def]
     for k in range(classes):
         e = eta[k]
         for i in range(width):
-            e[i] -= largest[i]
-        exponentials(e, scratch)
-        for i in range(width):
+            e[i] = exponential(e[i] - largest[i])
             total[i] += e[i]
     for i in range(width):
         total[i] = 1.0 / total[i]
@@ -61,10 +60,10 @@ def _weights(p, limits, weights):  # type: ignore[no-untyped-def]
 
 
 @nb.njit(RESIDUAL, fastmath=EXACT, error_model="numpy", cache=True)
-def _residual(eta, y, limits, consistent, scratch):  # type: ignore[no-untyped-def]
+def _residual(eta, y, limits, consistent):  # type: ignore[no-untyped-def]
     classes, width = eta.shape
-    _softmax(eta, scratch)
-    weights = scratch[:width]
+    _softmax(eta)
+    weights = np.empty(width)
     if math.isinf(limits[0]):
         for i in range(width):
             eta[int(y[i]), i] -= 1.0
@@ -89,11 +88,10 @@ def _residual(eta, y, limits, consistent, scratch):  # type: ignore[no-untyped-d
 
 
 @nb.njit(CURVATURE, fastmath=EXACT, error_model="numpy", cache=True)
-def _curvature(eta, y, norms, bound, consistent, largest, weights, scratch):  # type: ignore[no-untyped-def]
+def _curvature(eta, y, norms, bound, consistent, largest, weights):  # type: ignore[no-untyped-def]
     classes, width = eta.shape
-    _softmax(eta, scratch)
-    weight = scratch[:width]
-    weight[:] = 1.0
+    _softmax(eta)
+    weight = np.ones(width)
     if consistent and not math.isinf(bound):
         _weights(eta, bound / norms, weight)
     square = np.zeros(width)

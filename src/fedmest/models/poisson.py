@@ -19,9 +19,10 @@ import numba as nb
 import numpy as np
 from scipy.special import gammaln
 
+from fedmest.arithmetic import EXACT, exponential
 from fedmest.federation import Federation
 from fedmest.models.glm import GLM, numeric_target
-from fedmest.models.kernels import CURVATURE, EXACT, RESIDUAL, exponentials
+from fedmest.models.kernels import CURVATURE, RESIDUAL
 from fedmest.privacy.gdp import Array
 
 RECIPROCALS = 1.0 / np.maximum(np.arange(512), 1)
@@ -99,17 +100,17 @@ def cut_moments(mean, at_zero, c):  # type: ignore[no-untyped-def]
 
 
 @nb.njit(RESIDUAL, fastmath=EXACT, error_model="numpy", cache=True)
-def _residual(eta, y, limits, consistent, scratch):  # type: ignore[no-untyped-def]
+def _residual(eta, y, limits, consistent):  # type: ignore[no-untyped-def]
     e = eta[0]
-    exponentials(e, scratch)
+    for i in range(y.size):
+        e[i] = exponential(e[i])
     if not consistent or math.isinf(limits[0]):
         for i in range(y.size):
             e[i] = min(limits[i], max(-limits[i], e[i] - y[i]))
         return
-    at_zero = scratch[y.size : 2 * y.size]
+    at_zero = np.empty(y.size)
     for i in range(y.size):
-        at_zero[i] = -e[i]
-    exponentials(at_zero, scratch)
+        at_zero[i] = exponential(-e[i])
     for i in range(y.size):
         c = limits[i]
         expected, _ = cut_moments(e[i], at_zero[i], c)
@@ -118,14 +119,12 @@ def _residual(eta, y, limits, consistent, scratch):  # type: ignore[no-untyped-d
 
 
 @nb.njit(CURVATURE, fastmath=EXACT, error_model="numpy", cache=True)
-def _curvature(eta, y, norms, bound, consistent, largest, weights, scratch):  # type: ignore[no-untyped-def]
-    e = eta[0]
-    exponentials(e, scratch)
+def _curvature(eta, y, norms, bound, consistent, largest, weights):  # type: ignore[no-untyped-def]
     for i in range(y.size):
-        v = e[i]
+        v = exponential(eta[0, i])
         if consistent and not math.isinf(bound):
             c = bound / norms[i]
-            expected, second = cut_moments(v, math.exp(-v), c)
+            expected, second = cut_moments(v, exponential(-v), c)
             v = second * (c / (c + abs(expected)))
         weights[0, 0, i] = min(v, largest / (norms[i] * norms[i]))
 

@@ -14,11 +14,13 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
+from fedmest.arithmetic import EXACT, logarithm, sine_cosine, small_integer
 from fedmest.errors import InputError
 
 MULTIPLY_A, MULTIPLY_B = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 WEYL_A, WEYL_B = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
 LOW, SHIFT = np.uint64(0xFFFFFFFF), np.uint64(32)
+BLOCK = 64
 TO_UNIT = 1.0 / 4294967296.0
 WORTH_THREADS = 20_000  # normals below which waking threads costs more than it saves
 LOCAL_STEPS = 1 << 16  # streams per round: local step t of round r draws from stream r * LOCAL_STEPS + t
@@ -26,35 +28,56 @@ LOCAL_STEPS = 1 << 16  # streams per round: local step t of round r draws from s
 Keys = npt.NDArray[np.uint64]
 
 
-@nb.njit("UniTuple(u8, 4)(u8, u8, u8, u8, u8, u8)", cache=True)
-def philox(c0, c1, c2, c3, k0, k1):  # type: ignore[no-untyped-def]
-    """Four 32-bit words (held in 64-bit integers) for a 128-bit counter and a 64-bit key."""
+@nb.njit("void(u8[:, ::1], i8, u8, u8)", cache=True)
+def philox(words, width, k0, k1):  # type: ignore[no-untyped-def]
+    """Encrypt `width` counters in place: column i of `words` holds the four 32-bit words of one counter."""
+    c0, c1, c2, c3 = words[0], words[1], words[2], words[3]
     for _ in range(10):
-        a = MULTIPLY_A * c0
-        b = MULTIPLY_B * c2
-        c0, c1, c2, c3 = (b >> SHIFT) ^ c1 ^ k0, b & LOW, (a >> SHIFT) ^ c3 ^ k1, a & LOW
+        for i in range(width):
+            a = MULTIPLY_A * (c0[i] & LOW)
+            b = MULTIPLY_B * (c2[i] & LOW)
+            c0[i] = (b >> SHIFT) ^ c1[i] ^ k0
+            c1[i] = b & LOW
+            c2[i] = (a >> SHIFT) ^ c3[i] ^ k1
+            c3[i] = a & LOW
         k0 = (k0 + WEYL_A) & LOW
         k1 = (k1 + WEYL_B) & LOW
-    return c0, c1, c2, c3
+
+
+@nb.njit("void(u8[::1], u8[::1], i8, f8, f8[::1], f8[::1])", fastmath=EXACT, error_model="numpy", cache=True)
+def _box_muller(first, second, width, sd, cosines, sines):  # type: ignore[no-untyped-def]
+    """Two normals from each pair of 32-bit words; (word + 1/2) / 2^32 never hits 0 or 1."""
+    for i in range(width):
+        radius = sd * math.sqrt(-2.0 * logarithm((small_integer(np.int64(first[i])) + 0.5) * TO_UNIT))
+        sine, cosine = sine_cosine((small_integer(np.int64(second[i])) + 0.5) * TO_UNIT)
+        cosines[i] = radius * cosine
+        sines[i] = radius * sine
 
 
 @nb.njit("void(f8[::1], f8, u8, u8, u8)", cache=True)
 def add_normals(values, sd, key, seed, stream):  # type: ignore[no-untyped-def]
-    """values += sd * Z, Z the standard normals of this site (key), seed and stream."""
-    for start in range(0, values.size, 4):
-        word = philox(np.uint64(start // 4), stream & LOW, seed & LOW, seed >> SHIFT, key & LOW, key >> SHIFT)
-        for pair in range(2):
-            position = start + 2 * pair
-            if position >= values.size:
-                break
-            # (word + 1/2) / 2^32 never hits 0 or 1
-            first = word[2 * pair]
-            second = word[2 * pair + 1]
-            radius = sd * math.sqrt(-2.0 * math.log((float(first) + 0.5) * TO_UNIT))
-            angle = 2.0 * math.pi * (float(second) + 0.5) * TO_UNIT
-            values[position] += radius * math.cos(angle)
-            if position + 1 < values.size:
-                values[position + 1] += radius * math.sin(angle)
+    """values += sd * Z, Z the standard normals of this site (key), seed and stream.
+
+    A block of counters at a time, in loops that vectorise; each counter gives four normals.
+    """
+    room = min(BLOCK, (values.size + 3) // 4)
+    words = np.empty((4, room), np.uint64)
+    normals = np.empty((4, room))
+    for first in range(0, values.size, 4 * room):
+        count = min(4 * room, values.size - first)
+        width = (count + 3) // 4
+        for i in range(width):
+            words[0, i] = np.uint64(first // 4 + i)
+            words[1, i] = stream & LOW
+            words[2, i] = seed & LOW
+            words[3, i] = seed >> SHIFT
+        philox(words, width, key & LOW, key >> SHIFT)
+        _box_muller(words[0], words[1], width, sd, normals[0], normals[1])
+        _box_muller(words[2], words[3], width, sd, normals[2], normals[3])
+        for quarter in range(4):
+            begin = first + quarter * width
+            for i in range(min(width, values.size - begin)):
+                values[begin + i] += normals[quarter, i]
 
 
 @nb.njit("void(f8[:, ::1], f8[::1], i8[::1], u8[::1], u8, u8)", parallel=True, cache=True)
