@@ -361,7 +361,7 @@ def test_halves_have_the_sizes_that_the_sensitivity_divides_by() -> None:
     total = int(sizes.sum())
     X = np.arange(total, dtype=float)[:, None]
     rows = pack(X, rng.random(total), list(sizes))
-    first, second = rows.halves(5)
+    first, second = rows.halves(5, np.arange(len(sizes), dtype=np.uint64))
     np.testing.assert_array_equal(np.maximum(first.sizes, 1), half_size(sizes.astype(float), "first"))
     np.testing.assert_array_equal(np.maximum(second.sizes, 1), half_size(sizes.astype(float), "second"))
     for i in range(len(sizes)):  # the halves are a partition of the site's own rows

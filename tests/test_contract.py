@@ -86,8 +86,9 @@ def test_the_order_of_rows_and_sites_does_not_matter(method: str, model: str) ->
     public = {"bound": 2.0, "scaling": "none"}
     one, other = (run(fed, model, method, **public).theta for fed in (tidy, mixed))
     np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12)
-    # a bound bought with few rows may be loose, and then Poisson steps are steep enough to magnify rounding
-    np.testing.assert_allclose(run(tidy, model, method).theta, run(mixed, model, method).theta, rtol=1e-6, atol=1e-6)
+    # with scales and bound bought too; at a small budget so few rows give Poisson steps steep enough to magnify rounding
+    one, other = (run(fed, model, method, mu=30.0).theta for fed in (tidy, mixed))
+    np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-9)
 
 
 def test_shuffled_sites_keep_their_halves_when_rows_are_split() -> None:

@@ -20,7 +20,7 @@ from fedmest import inputs
 from fedmest.errors import InputError
 from fedmest.inputs import Bounds, Index
 from fedmest.privacy.gdp import Array
-from fedmest.privacy.noise import Keys, site_keys
+from fedmest.privacy.noise import Keys, random_ranks, site_keys
 
 __all__ = ["Bounds", "Federation", "Index", "Rows", "tile_rows"]
 
@@ -126,10 +126,13 @@ class Rows:
         _unpack(self.packed, self.offsets, self.columns, out)
         return out
 
-    def halves(self, seed: int) -> tuple["Rows", "Rows"]:
-        """Each site's rows split at random into two parts (the first gets the odd row), blind to content."""
-        rng = np.random.default_rng([seed, 0x5911])
-        order = np.lexsort((rng.random(len(self.y)), np.repeat(np.arange(len(self.sizes)), self.sizes)))
+    def halves(self, seed: int, keys: Keys) -> tuple["Rows", "Rows"]:
+        """Each site's rows split at random into two parts (the first gets the odd row), blind to content.
+
+        A site's split depends on (seed, site) alone, so that the site can draw it by itself.
+        """
+        ranks = random_ranks(self.offsets, keys, seed)
+        order = np.lexsort((ranks, np.repeat(np.arange(len(self.sizes)), self.sizes)))
         rank = np.arange(len(self.y)) - np.repeat(self.offsets[:-1], self.sizes)
         larger = (self.sizes + 1) // 2
         in_first = rank < np.repeat(larger, self.sizes)

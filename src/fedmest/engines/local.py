@@ -35,7 +35,7 @@ class LocalEngine:
         """From now on features and target are scaled so."""
         y = scaling.apply_target(self.y)
         rows = self.federation.rows(y, scaling.centre, scaling.scale, self.intercept)
-        self.data = SiteData(self.model, rows, self.seed)
+        self.data = SiteData(self.model, rows, self.seed, self.keys)
 
     def answer(self, number: int, step: Step, ask: Ask) -> Array:
         """The replies to round `number`. No site answers at a theta so large that rounding would swallow the noise."""

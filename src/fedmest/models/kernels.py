@@ -120,26 +120,58 @@ def _site_score(residual, packed, y, begin, columns, limits, theta, consistent, 
         _add_scores_of_tile(packed, start * columns, columns, width, eta, total)
 
 
+# What follows comes in pairs: what one site does, and the parallel loop over sites. Only the loop is compiled as
+# parallel code, which takes the compiler far longer.
+
+
+@nb.njit(cache=True)
+def _limits(bound, norms, begin, end):  # type: ignore[no-untyped-def]
+    """The largest residual of each of a site's rows: bound / |x|."""
+    return bound / norms[begin:end]
+
+
+@nb.njit(cache=True)
+def _copy(source, target):  # type: ignore[no-untyped-def]
+    target[:] = source
+
+
+@nb.njit(cache=True)
+def _mean_score(residual, packed, y, limits, begin, columns, theta, consistent, penalty, total):  # type: ignore[no-untyped-def]
+    outputs = theta.shape[0]
+    buffer = np.empty(outputs * min(tile_rows(columns), limits.size))
+    _site_score(residual, packed, y, begin, columns, limits, theta, consistent, total, buffer)
+    rows = max(limits.size, 1)
+    for c in range(outputs):
+        for j in range(columns):
+            total[c, j] = total[c, j] / rows + penalty[c, j] * theta[c, j]
+
+
 @nb.njit(
     types.void(FUNCTION, VECTOR, VECTOR, VECTOR, INDEX, types.int64, INDEX, CUBE, F8, types.boolean, MATRIX, CUBE),
     parallel=True, cache=True,
 )  # fmt: skip
 def mean_scores(residual, packed, y, norms, offsets, columns, sites, thetas, bound, consistent, penalty, out):  # type: ignore[no-untyped-def]
     """out[i] = mean clipped score of site sites[i] at thetas[i] (or the one theta for all) + penalty * theta."""
-    outputs = thetas.shape[1]
     for i in nb.prange(sites.size):
-        site = sites[i]
-        begin, end = offsets[site], offsets[site + 1]
+        begin = offsets[sites[i]]
+        limits = _limits(bound, norms, begin, offsets[sites[i] + 1])
         theta = thetas[i % thetas.shape[0]]
-        total = out[i]
-        limits = bound / norms[begin:end]
-        room = min(tile_rows(columns), end - begin)
-        buffer = np.empty(outputs * room)
+        _mean_score(residual, packed, y, limits, begin, columns, theta, consistent, penalty, out[i])
+
+
+@nb.njit(cache=True)
+def _local_descent(residual, packed, y, limits, begin, columns, steps, eta, consistent, penalty, drift, sd, factors, column, key, seed, stream, theta):  # type: ignore[no-untyped-def]  # noqa: E501
+    outputs = theta.shape[0]
+    total = np.empty((outputs, columns))
+    buffer = np.empty(outputs * min(tile_rows(columns), limits.size))
+    rate = eta / max(limits.size, 1)
+    for k in range(steps):
         _site_score(residual, packed, y, begin, columns, limits, theta, consistent, total, buffer)
-        rows = max(end - begin, 1)
         for c in range(outputs):
             for j in range(columns):
-                total[c, j] = total[c, j] / rows + penalty[c, j] * theta[c, j]
+                theta[c, j] -= rate * total[c, j] + eta * (penalty[c, j] * theta[c, j] + drift[c, j])
+        if sd * factors[k, column] > 0.0:
+            add_normals(theta.reshape(outputs * columns), sd * factors[k, column], key, seed, stream + np.uint64(k))
 
 
 @nb.njit(
@@ -153,26 +185,34 @@ def local_descents(residual, packed, y, norms, offsets, columns, sites, thetas, 
     Step k: theta -= eta (mean clipped score + penalty theta + drift) + N(0, (sds[i] factors[k, i])^2); `factors`
     may have a single column that serves all sites, `drifts` a single entry.
     """
-    outputs = thetas.shape[1]
     for i in nb.prange(sites.size):
         site = sites[i]
-        begin, end = offsets[site], offsets[site + 1]
-        theta = out[i]
-        theta[:] = thetas[i % thetas.shape[0]]
-        drift = drifts[i % drifts.shape[0]]
-        total = np.empty((outputs, columns))
-        limits = bound / norms[begin:end]
-        room = min(tile_rows(columns), end - begin)
-        buffer = np.empty(outputs * room)
-        rate = eta / max(end - begin, 1)
-        for k in range(steps):
-            _site_score(residual, packed, y, begin, columns, limits, theta, consistent, total, buffer)
-            for c in range(outputs):
-                for j in range(columns):
-                    theta[c, j] -= rate * total[c, j] + eta * (penalty[c, j] * theta[c, j] + drift[c, j])
-            sd = sds[i] * factors[k, i % factors.shape[1]]
-            if sd > 0.0:
-                add_normals(theta.reshape(outputs * columns), sd, keys[site], seed, stream + np.uint64(k))
+        limits = _limits(bound, norms, offsets[site], offsets[site + 1])
+        _copy(thetas[i % thetas.shape[0]], out[i])
+        _local_descent(
+            residual, packed, y, limits, offsets[site], columns, steps, eta, consistent, penalty,
+            drifts[i % drifts.shape[0]], sds[i], factors, i % factors.shape[1], keys[site], seed, stream, out[i],
+        )  # fmt: skip
+
+
+@nb.njit(cache=True)
+def _score_norms(residual, packed, y, norms, begin, end, columns, theta, bound, consistent, out):  # type: ignore[no-untyped-def]
+    outputs = theta.shape[0]
+    tile = tile_rows(columns)
+    buffer = np.empty(outputs * min(tile, end - begin))
+    for first in range(begin, end, tile):
+        width = min(tile, end - first)
+        eta = buffer[: outputs * width].reshape(outputs, width)
+        _predict_tile(packed, first * columns, columns, width, theta, eta)
+        residual(eta, y[first : first + width], bound / norms[first : first + width], consistent)
+        for i in range(width):
+            length = abs(eta[0, i])
+            if outputs > 1:
+                square = 0.0
+                for c in range(outputs):
+                    square += eta[c, i] * eta[c, i]
+                length = math.sqrt(square)
+            out[first + i] = length * norms[first + i]
 
 
 @nb.njit(
@@ -181,62 +221,54 @@ def local_descents(residual, packed, y, norms, offsets, columns, sites, thetas, 
 )  # fmt: skip
 def score_norms(residual, packed, y, norms, offsets, columns, theta, bound, consistent, out):  # type: ignore[no-untyped-def]
     """out[row] = norm of the row's score at theta (clipped at `bound`; infinity leaves it as it is)."""
-    outputs = theta.shape[0]
     for site in nb.prange(offsets.size - 1):
-        tile = tile_rows(columns)
-        room = min(tile, offsets[site + 1] - offsets[site])
-        buffer = np.empty(outputs * room)
-        for first in range(offsets[site], offsets[site + 1], tile):
-            width = min(tile, offsets[site + 1] - first)
-            eta = buffer[: outputs * width].reshape(outputs, width)
-            _predict_tile(packed, first * columns, columns, width, theta, eta)
-            residual(eta, y[first : first + width], bound / norms[first : first + width], consistent)
-            for i in range(width):
-                square = 0.0
-                for c in range(outputs):
-                    square += eta[c, i] * eta[c, i]
-                out[first + i] = math.sqrt(square) * norms[first + i]
+        _score_norms(residual, packed, y, norms, offsets[site], offsets[site + 1], columns, theta, bound, consistent, out)
+
+
+@nb.njit(cache=True, fastmath=SUMS)
+def _mean_curvature(curvature, packed, y, norms, begin, end, columns, theta, bound, consistent, largest, penalty, total):  # type: ignore[no-untyped-def]  # noqa: E501
+    outputs = theta.shape[0]
+    size = tile_rows(columns)
+    room = min(size, end - begin)
+    buffer = np.empty(outputs * room)
+    weights_room = np.empty(outputs * outputs * room)
+    weighted_room = np.empty(columns * room)
+    total[:] = 0.0
+    for first in range(begin, end, size):
+        width = min(size, end - first)
+        eta = buffer[: outputs * width].reshape(outputs, width)
+        weights = weights_room[: outputs * outputs * width].reshape(outputs, outputs, width)
+        weighted = weighted_room[: columns * width].reshape(columns, width)
+        tile = packed[first * columns : (first + width) * columns].reshape(columns, width)
+        _predict_tile(packed, first * columns, columns, width, theta, eta)
+        near = slice(first, first + width)
+        curvature(eta, y[near], norms[near], bound, consistent, largest, weights)
+        for a in range(outputs):
+            for b in range(a + 1):
+                for j in range(columns):
+                    for r in range(width):
+                        weighted[j, r] = weights[a, b, r] * tile[j, r]
+                block = total[a * columns : (a + 1) * columns, b * columns : (b + 1) * columns]
+                block += np.dot(weighted, tile.T)
+    rows = max(end - begin, 1)
+    for a in range(outputs * columns):
+        for b in range(a + 1):
+            # blocks below the diagonal are full, diagonal blocks symmetric up to rounding
+            total[a, b] /= rows
+            total[b, a] = total[a, b]
+        total[a, a] += penalty[a // columns, a % columns]
 
 
 @nb.njit(
     types.void(types.FunctionType(CURVATURE), VECTOR, VECTOR, VECTOR, INDEX, types.int64, INDEX, CUBE, F8,
                types.boolean, F8, MATRIX, CUBE),
-    parallel=True, cache=True, fastmath=SUMS,
+    parallel=True, cache=True,
 )  # fmt: skip
 def mean_curvatures(curvature, packed, y, norms, offsets, columns, sites, thetas, bound, consistent, largest, penalty, out):  # type: ignore[no-untyped-def]  # noqa: E501
     """out[i] = mean clipped curvature (parameters x parameters) of site sites[i] at its theta, + diag(penalty)."""
-    outputs = thetas.shape[1]
     for i in nb.prange(sites.size):
-        site = sites[i]
-        begin, end = offsets[site], offsets[site + 1]
+        begin, end = offsets[sites[i]], offsets[sites[i] + 1]
         theta = thetas[i % thetas.shape[0]]
-        total = out[i]
-        total[:] = 0.0
-        size = tile_rows(columns)
-        room = min(size, end - begin)
-        buffer = np.empty(outputs * room)
-        weights_room = np.empty(outputs * outputs * room)
-        weighted_room = np.empty(columns * room)
-        for first in range(begin, end, size):
-            width = min(size, end - first)
-            eta = buffer[: outputs * width].reshape(outputs, width)
-            weights = weights_room[: outputs * outputs * width].reshape(outputs, outputs, width)
-            weighted = weighted_room[: columns * width].reshape(columns, width)
-            tile = packed[first * columns : (first + width) * columns].reshape(columns, width)
-            _predict_tile(packed, first * columns, columns, width, theta, eta)
-            near = slice(first, first + width)
-            curvature(eta, y[near], norms[near], bound, consistent, largest, weights)
-            for a in range(outputs):
-                for b in range(a + 1):
-                    for j in range(columns):
-                        for r in range(width):
-                            weighted[j, r] = weights[a, b, r] * tile[j, r]
-                    block = total[a * columns : (a + 1) * columns, b * columns : (b + 1) * columns]
-                    block += np.dot(weighted, tile.T)
-        rows = max(end - begin, 1)
-        for a in range(outputs * columns):
-            for b in range(a + 1):
-                # blocks below the diagonal are full, diagonal blocks symmetric up to rounding
-                total[a, b] /= rows
-                total[b, a] = total[a, b]
-            total[a, a] += penalty[a // columns, a % columns]
+        _mean_curvature(
+            curvature, packed, y, norms, begin, end, columns, theta, bound, consistent, largest, penalty, out[i]
+        )

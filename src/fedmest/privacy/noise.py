@@ -92,6 +92,19 @@ def _add_by_site(values, sds, sites, keys, seed, stream):  # type: ignore[no-unt
                 add_normals(values[i], sds[i], keys[sites[i]], seed, stream)
 
 
+@nb.njit("void(f8[::1], i8[::1], u8[::1], u8)", parallel=True, cache=True)
+def _fill_by_site(values, offsets, keys, seed):  # type: ignore[no-untyped-def]
+    for site in nb.prange(keys.size):
+        add_normals(values[offsets[site] : offsets[site + 1]], 1.0, keys[site], seed, LOW)
+
+
+def random_ranks(offsets: npt.NDArray[np.int64], keys: Keys, seed: int) -> npt.NDArray[np.float64]:
+    """A random number for every row, from its site's key, its place in the site and the seed alone; for shuffling."""
+    values = np.zeros(int(offsets[-1]))
+    _fill_by_site(values, offsets, keys, np.uint64(seed))
+    return values
+
+
 @dataclass(frozen=True)
 class Noise:
     """The noise of one round: site keys, seed, and the number of the round."""

@@ -8,7 +8,7 @@ import numpy as np
 from fedmest.federation import Index, Rows
 from fedmest.models import GLM, Clipping
 from fedmest.privacy.gdp import Array
-from fedmest.privacy.noise import Noise
+from fedmest.privacy.noise import Keys, Noise
 
 PARTS = ("all", "first", "second")
 
@@ -45,13 +45,15 @@ class SiteData:
     model: GLM
     rows: Rows
     split_seed: int = 0
+    keys: Keys | None = None  # of the sites, for the split; without them sites go by their number
     _halves: dict[str, Rows] = field(default_factory=dict, repr=False)
 
     def part(self, name: str) -> Rows:
         if name == "all":
             return self.rows
         if not self._halves:
-            self._halves["first"], self._halves["second"] = self.rows.halves(self.split_seed)
+            keys = self.keys if self.keys is not None else np.arange(len(self.rows.sizes), dtype=np.uint64)
+            self._halves["first"], self._halves["second"] = self.rows.halves(self.split_seed, keys)
         return self._halves[name]
 
 

@@ -32,11 +32,10 @@ class Descent(Query):
         unit = np.zeros(len(sites))
         factors = np.zeros((self.steps, 1))
         if not np.isinf(mus).all():
-            n = data.rows.sizes[sites].astype(float)
-            unit = self._step_sensitivity(n, ask.clipping)
-            factors = np.ascontiguousarray(1.0 / mus)
+            unit = self._step_sensitivity(data.rows.sizes[sites].astype(float), ask.clipping)
             if not ((mus > 0).all() and np.isfinite(unit).all()):
                 raise ValueError("descent: no finite noise for this bound and price; nothing may be released")
+            factors = np.ascontiguousarray(1.0 / mus)
         drifts = ask.drifts if ask.drifts is not None else np.zeros_like(ask.theta)
         thetas = data.model.local_descents(
             rows, sites, ask.theta, self.steps, ask.clipping.step(self.eta), ask.clipping, ask.penalty, drifts, unit,
