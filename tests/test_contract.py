@@ -86,7 +86,7 @@ def test_the_order_of_rows_and_sites_does_not_matter(method: str, model: str) ->
     public = {"bound": 2.0, "scaling": "none"}
     one, other = (run(fed, model, method, **public).theta for fed in (tidy, mixed))
     np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12)
-    # with scales and bound bought too; at a small budget so few rows give Poisson steps steep enough to magnify rounding
+    # with scales and bound bought too; at small budgets so few rows give Poisson steps that magnify rounding
     one, other = (run(fed, model, method, mu=30.0).theta for fed in (tidy, mixed))
     np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-9)
 

@@ -62,7 +62,7 @@ def exponential(x):  # type: ignore[no-untyped-def]
 def logarithm(x):  # type: ignore[no-untyped-def]
     """log(x) for normal x > 0, to about 1e-15 absolute: x = m 2^k, log m = 2 artanh((m-1)/(m+1))."""
     bits = bits_of(x)  # type: ignore[call-arg, var-annotated]
-    m = double_of((bits & MANTISSA) | HALF_BITS)  # type: ignore[call-arg, var-annotated]
+    m = double_of((bits & MANTISSA) | HALF_BITS)
     k = small_integer(bits >> 52) - 1022.0
     small = m < 0.7071067811865476
     m = 2.0 * m if small else m
@@ -74,7 +74,7 @@ def logarithm(x):  # type: ignore[no-untyped-def]
     return k * LN2_HIGH + (2.0 * (s + s * z * p) + k * LN2_LOW)
 
 
-@nb.njit(types.UniTuple(F8, 2)(F8), fastmath=EXACT, error_model="numpy", cache=True)
+@nb.njit("UniTuple(f8, 2)(f8)", fastmath=EXACT, error_model="numpy", cache=True)
 def sine_cosine(turns):  # type: ignore[no-untyped-def]
     """sin and cos of 2 pi turns, 0 <= turns < 1, to about 1e-15: the nearest quarter turn, and a Taylor polynomial."""
     quarter = (turns * 4.0 + ROUND) - ROUND

@@ -222,7 +222,8 @@ def _score_norms(residual, packed, y, norms, begin, end, columns, theta, bound, 
 def score_norms(residual, packed, y, norms, offsets, columns, theta, bound, consistent, out):  # type: ignore[no-untyped-def]
     """out[row] = norm of the row's score at theta (clipped at `bound`; infinity leaves it as it is)."""
     for site in nb.prange(offsets.size - 1):
-        _score_norms(residual, packed, y, norms, offsets[site], offsets[site + 1], columns, theta, bound, consistent, out)
+        begin, end = offsets[site], offsets[site + 1]
+        _score_norms(residual, packed, y, norms, begin, end, columns, theta, bound, consistent, out)
 
 
 @nb.njit(cache=True, fastmath=SUMS)
