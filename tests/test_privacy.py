@@ -146,7 +146,7 @@ def paid(result: fm.Result, sites: int) -> np.ndarray:
 def runs() -> list[tuple[str, dict[str, Any]]]:
     found: list[tuple[str, dict[str, Any]]] = []
     for method in PRIVATE:
-        for calibration in ("certified", "paper"):
+        for calibration in ("certified", "paper") if METHODS[method].in_paper else ("certified",):
             for schedule in ("geometric", "uniform"):
                 found.append((method, {"calibration": calibration, "schedule": schedule}))
         found.append((method, {"bound": 1.0}))

@@ -172,6 +172,8 @@ def _check(
         raise InputError(f"participation={participation!r} must lie above 0 and at most at 1")
     if participation < 1 and not kind.samples_sites:
         raise InputError(f"method {kind.id!r} needs every site in every round; leave participation at 1")
+    if calibration == "paper" and not kind.in_paper:
+        raise InputError(f"method {kind.id!r} is not in the paper; leave calibration at 'certified'")
     if kind.models and glm.name not in kind.models:
         raise InputError(f"method {kind.id!r} works for {', '.join(kind.models)} models, not for {glm.name}")
 

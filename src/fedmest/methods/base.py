@@ -169,6 +169,7 @@ class Method:
     sends: ClassVar[str]
     private: ClassVar[bool] = True
     samples_sites: ClassVar[bool] = False
+    in_paper: ClassVar[bool] = True
     models: ClassVar[tuple[str, ...]] = ()  # empty: all
 
     def schedule(self, s: Setting) -> list[Step]:

@@ -32,6 +32,7 @@ class FedIRLS(Method):
     id = "fedirls"
     title = "FedIRLS"
     sends = "noisy gradient and curvature, R times"
+    in_paper = False
 
     def schedule(self, s: Setting) -> list[Step]:
         early = [self.share_early / (self.R - 1)] * (self.R - 1) if self.R > 1 else []

@@ -22,6 +22,7 @@ class FedStats(Method):
     id = "fedstats"
     title = "FedStats"
     sends = "noisy second moments, once"
+    in_paper = False
     models = ("linear",)
 
     def schedule(self, s: Setting) -> list[Step]:
