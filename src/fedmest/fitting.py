@@ -24,7 +24,6 @@ from fedmest.queries.histogram import SCORE_GRID, Histogram, quantile, significa
 from fedmest.result import Communication, Result
 
 BOUND_SHARE = 0.01  # of mu^2 (mu / 10), for the histogram that chooses B
-BOUND_QUANTILE = 0.9
 RECORD_QUANTILE = 0.99  # second moments are biased by every row that is cut
 LARGEST_FEATURE = 1e100
 
@@ -261,7 +260,8 @@ def _private_bound(server: Server, plan: _Plan) -> float:
     counts = significant(noisy, float(np.linalg.norm(server.records[-1].sds[0])))
     if not counts.any():
         return math.sqrt(server.setting.columns)
-    return quantile(counts, SCORE_GRID, RECORD_QUANTILE if plan.method.id == "fedstats" else BOUND_QUANTILE)
+    level = RECORD_QUANTILE if plan.method.id == "fedstats" else server.setting.model.bound_quantile
+    return quantile(counts, SCORE_GRID, level)
 
 
 def _measure(record: Record, release: int) -> tuple[Array, Array]:

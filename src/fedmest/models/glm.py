@@ -50,6 +50,7 @@ class GLM:
     residual: ClassVar[Callable[..., None]]
     curvature: ClassVar[Callable[..., None]]
     typical_curvature: ClassVar[float]  # of the loss, features of unit scale; a public guess that sets schedules
+    bound_quantile: ClassVar[float] = 0.9  # of the scores at zero: where a privately bought bound is put
     scales_target: ClassVar[bool] = False
     outputs = 1
     classes: tuple[Any, ...] = ()
