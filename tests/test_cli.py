@@ -306,7 +306,7 @@ def test_a_bad_schema_is_one_line(
         (["methods", "--all"], ("--all",)),
         (["fit", "ROWS", "--taget", "ill"], ("--taget", "--target")),
         (["fit", "ROWS", "--target"], ("--target", "argument")),
-        (["fit", "ROWS", "--mu", "two"], ("--mu", "'two'")),
+        (["fit", "ROWS", "--mu", "two"], ("--mu",)),
         (["fit", "ROWS", "--seed", "1.5"], ("--seed",)),
         (["fit", "ROWS", "--participation", "half"], ("--participation",)),
         (["fit", "ROWS", "--bounds", "age"], ("'age'", "COLUMN=LOW:HIGH")),

@@ -3,6 +3,7 @@
 import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
 import statsmodels.api as sm
 from sklearn.linear_model import LogisticRegression, Ridge
@@ -374,3 +375,38 @@ def test_compiled_gradients_and_curvatures_equal_plain_numpy_across_tiles(model:
     for i, (X, y) in enumerate(case.by_site()):
         np.testing.assert_allclose(scores[i], gradient(model, X, y, theta), rtol=1e-11, atol=1e-13)
         np.testing.assert_allclose(curvatures[i], curvature(model, X, theta), rtol=1e-11, atol=1e-13)
+
+
+def test_a_ridge_means_the_same_whatever_the_scaling() -> None:
+    case = simulate("logistic", 3, 200, seed=4)
+    fits = [fm.fit(case.fed, "logistic", "np-pooled", scaling=how, ridge=0.3).theta for how in ("none", "data")]
+    np.testing.assert_allclose(*fits, atol=1e-8)
+
+
+def test_bought_scales_do_not_ruin_a_small_study() -> None:
+    """x ~ N(50, 10) in 1,500 rows and ten columns: true slopes 0.1 or 0; twenty seeds, none beyond 0.5."""
+    rng = np.random.default_rng(0)
+    X = 50 + 10 * rng.standard_normal((1500, 10))
+    y = (rng.random(1500) < 1 / (1 + np.exp(-(X[:, 0] - 50) / 10))).astype(float)
+    fed = fm.Federation.from_arrays(X, y, np.repeat(["a", "b", "c"], 500))
+    for seed in range(20):
+        assert np.abs(fm.fit(fed, "logistic", "fedirls", 2.0, seed=seed).theta[1:]).max() < 0.5
+
+
+def test_small_units_are_scaled_too() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal(20_000)
+    y = (rng.random(20_000) < 1 / (1 + np.exp(-x))).astype(float)
+    fed = fm.Federation.from_arrays(3e-4 * x[:, None], y, np.arange(20_000) % 5)
+    assert fm.fit(fed, "logistic", "fedirls", 2.0, seed=1).theta[1] * 3e-4 == pytest.approx(1.0, abs=0.1)
+
+
+def test_predictions_take_a_frame_with_text_columns_in_any_order() -> None:
+    frame = pd.DataFrame({"site": [1, 1, 1, 2, 2, 2] * 20, "drug": list("abcabc") * 20, "age": range(120)})
+    frame["well"] = np.where(np.arange(120) % 7 < 3, "yes", "no")
+    result = fm.fit(fm.Federation.from_frame(frame, "well", "site"), "logistic", "np-pooled")
+    assert "'yes' against 'no'" in result.summary()
+    design = np.column_stack([frame["drug"] == "b", frame["drug"] == "c", frame["age"]]).astype(float)
+    np.testing.assert_allclose(result.predict(frame[["age", "drug"]]), result.predict(design))
+    with pytest.raises(fm.InputError, match="'drug'"):
+        result.predict(frame[["age"]])

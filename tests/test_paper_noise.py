@@ -62,13 +62,13 @@ def test_fednewton_noise_is_that_of_the_table_in_both_rounds() -> None:
     assert_all(sds(result, "newton step (paper)"), 1, 2 * b_new / (MU * N))
 
 
-def test_client_sampling_is_charged_as_if_every_site_took_part_in_every_round() -> None:
+def test_client_sampling_is_noised_as_if_every_site_took_part_in_every_round() -> None:
     case = simulate("logistic", 20, 30, seed=2)
     result = fm.fit(case.fed, "logistic", "fedavg", MU, calibration="paper", bound=B, scaling="none", seed=1,
                     participation=0.1, K=4, R=10, eta=ETA)  # fmt: skip
     found = sds(result, "descent")
     np.testing.assert_allclose(found, 2 * B * ETA * math.sqrt(10 * 4) / (MU * 30), rtol=1e-12)
-    assert any("as if they took part in every round" in caveat for caveat in result.privacy.caveats)
+    assert any("as if every site took part in every round" in caveat for caveat in result.privacy.caveats)
 
 
 def test_the_papers_defaults_are_those_of_its_text() -> None:

@@ -374,7 +374,7 @@ def compare(
     chosen = {name: method_named(name) for name in map(str.strip, methods.split(",")) if name}
     if not chosen:
         raise InputError("--methods names no method; see 'fedmest methods'")
-    options = _options_by_method(chosen, _parse_options(call.option))
+    options = fitting.options_by_method(list(chosen), _parse_options(call.option))
     with _progress("reading"):
         federation, model = call.load()
     results: dict[str, Result] = {}
@@ -385,18 +385,6 @@ def compare(
             )
     content = {"model": model, "methods": {name: result.as_dict() for name, result in results.items()}}
     call.give(content, lambda: _show_comparison(federation, model, results))
-
-
-def _options_by_method(
-    chosen: dict[str, type["Method"]], options: dict[str, Any]
-) -> dict[str, dict[str, Any]]:
-    """Each method's share of the options; one that no method has is a fault."""
-    known = {name: {f.name for f in fields(method)} for name, method in chosen.items()}  # type: ignore[arg-type]
-    for option in options:
-        if not any(option in names for names in known.values()):
-            have = ", ".join(sorted(set().union(*known.values()))) or "none"
-            raise InputError(f"none of these methods has an option {option!r}; their options: {have}")
-    return {name: {k: v for k, v in options.items() if k in known[name]} for name in chosen}
 
 
 @app.command()

@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -13,18 +14,17 @@ from fedmest.engines import LocalEngine
 from fedmest.errors import InputError
 from fedmest.federation import Federation
 from fedmest.methods import CALIBRATIONS, WEIGHTS, Method, Record, Server, Setting, Step, method_named
-from fedmest.methods.base import rounds
 from fedmest.models import GLM, Clipping, model_named
 from fedmest.models.glm import CLIPS
 from fedmest.privacy.budget import SCHEDULES
 from fedmest.privacy.gdp import Array
-from fedmest.privacy.noise import seed_word
+from fedmest.privacy.noise import LOCAL_STEPS, seed_word
 from fedmest.privacy.statement import PrivacyReport, ReleaseRecord, account
 from fedmest.queries.histogram import SCORE_GRID, Histogram, quantile, significant
 from fedmest.result import Communication, Result
 
 BOUND_SHARE = 0.01  # of mu^2 (mu / 10), for the histogram that chooses B
-RECORD_QUANTILE = 0.99  # second moments are biased by every row that is cut
+MOST_STEPS = LOCAL_STEPS // 2  # of either kind; far beyond LOCAL_STEPS two releases would share their noise
 LARGEST_FEATURE = 1e100
 
 
@@ -67,10 +67,17 @@ def fit(
     """Fit a model over all sites; every site's rows are protected by mu-Gaussian differential privacy.
 
     calibration="certified" derives all noise from proved sensitivities; "paper" reproduces the paper, gaps included.
-    clip: "consistent" keeps the estimating equation unbiased, "norm" is the paper's. bound: "private" buys B with 1 %
-    of mu^2, a number is used as it is, "paper" reads it off the data. schedule: "geometric" spends more on later steps,
-    "uniform" is the paper's. scaling: "auto" uses declared bounds and buys the rest privately. Options of the method
-    (K, R, eta ...) by name. mu=inf turns clipping and noise off.
+    clip: "consistent" keeps the estimating equation unbiased, "norm" is the paper's.
+    bound: "private" buys B with 1 % of mu^2, a number is used as it is, "paper" reads it off the data.
+    schedule: "geometric" spends more on later steps, "uniform" is the paper's.
+    scaling: "auto" uses declared bounds and buys the rest privately (the paper's calibration leaves the rest alone;
+    without privacy it is read off the data).
+    weights: "size", or the paper's "optimal" with `weight_constant` for trace(Sigma) / d.
+    participation: the share of sites asked in each round.
+    ridge: a penalty ridge/2 |slopes|^2 on the mean loss, in original units.
+    seed: the same call with the same seed gives the same estimate; without one noise differs from run to run.
+    progress: called with (rounds done, rounds in all).
+    Options of the method (K, R, eta ...) go by name. mu=inf turns clipping and noise off.
 
     >>> rng = np.random.default_rng(0)
     >>> X, sites = rng.standard_normal((400, 2)), np.repeat(["a", "b"], 200)
@@ -87,12 +94,17 @@ def fit(
     clip = clip if clip is not None else ("norm" if paper else "consistent")
     schedule = schedule if schedule is not None else ("uniform" if paper else "geometric")
     bound = bound if bound is not None else ("paper" if paper else "private")
-    _check(calibration, clip, schedule, scaling, weights, bound, mu, ridge, participation, kind, glm, weight_constant)
+    _check_choices(calibration=calibration, clip=clip, schedule=schedule, scaling=scaling, weights=weights)
+    _check_numbers(bound, mu, ridge, weight_constant, participation, calibration)
+    _check_fit(kind, glm, calibration, participation, fit_intercept)
     y = glm.target(federation)
     if not np.abs(federation.packed).max() < LARGEST_FEATURE:
         raise InputError(f"a feature exceeds {LARGEST_FEATURE:g} in size; scale the column down")
-    intercept = bool(fit_intercept)
-    word = seed_word(seed)
+    intercept = fit_intercept
+    word = seed_word(seed, _name_of_fit(
+        model, method, federation.target_name, mu, calibration, clip, bound, schedule, scaling, weights,
+        weight_constant, participation, ridge, intercept, *sorted(options), *(options[k] for k in sorted(options)),
+    ))  # fmt: skip
     setting = Setting(
         glm, federation.sizes, len(federation.features) + intercept, float(mu), calibration, clip, schedule, weights,
         weight_constant, participation, word,
@@ -100,15 +112,13 @@ def fit(
     mode = _scaling_mode(scaling, federation, glm, setting)
     plan = _plan(kind.with_options(options, calibration), setting, federation, mode, bound)
     engine = LocalEngine(federation, glm, y, intercept, word)
-    penalty = np.full(setting.shape, float(ridge))
-    if intercept:
-        penalty[:, 0] = 0.0
-    server = Server(setting, plan.steps, engine.answer, Clipping(clip), penalty, on_round=progress)
+    server = Server(setting, plan.steps, engine.answer, Clipping(clip), np.zeros(setting.shape), on_round=progress)
 
     # 1. scales, 2. the bound, 3. the method; all along one schedule
     caveats: list[str] = []
     scaling_used = _scale(server, plan, engine, mode, caveats)
     engine.rescale(scaling_used)
+    server.penalty[:, int(intercept) :] = ridge / scaling_used.scale**2  # the ridge is meant for original units
     server.clipping = _clipping(server, plan, engine, bound, caveats)
     theta = plan.method.run(server, plan.method_steps)
     if not np.isfinite(theta).all():
@@ -122,6 +132,10 @@ def fit(
         "bound": server.clipping.bound if math.isfinite(server.clipping.bound) else None, "weights": weights,
         "participation": participation, "ridge": ridge, "seed": seed, "n_rows": federation.n_rows,
         "n_sites": federation.n_sites, "options": dict(vars(plan.method)),
+        "scales": {
+            name: [float(c), float(s)]
+            for name, c, s in zip(federation.features, scaling_used.centre, scaling_used.scale, strict=True)
+        },
     }  # fmt: skip
     return Result(
         scaling_used.to_original(theta, intercept), names, glm, method, _report(server, caveats, seed),
@@ -138,28 +152,51 @@ def compare(
     mu: float = 2.0,
     **settings: Any,
 ) -> dict[str, Result]:
-    """The same data by several methods, each with the whole budget to itself, as in a simulation."""
+    """The same data by several methods, each with the whole budget to itself, as in a simulation.
+
+    Options of methods (K, R, eta ...) go to the methods that have them.
+    """
     if not methods:
         raise InputError("compare needs at least one method")
-    return {name: fit(federation, model, name, mu, **settings) for name in methods}
+    common = {name: value for name, value in settings.items() if name in _FIT_SETTINGS}
+    options = {name: value for name, value in settings.items() if name not in _FIT_SETTINGS}
+    own = options_by_method(methods, options)
+    return {name: fit(federation, model, name, mu, **common, **own[name]) for name in methods}
 
 
-def _check(
-    calibration: str, clip: str, schedule: str, scaling: str, weights: str, bound: str | float, mu: float,
-    ridge: float, participation: float, kind: type[Method], glm: GLM, weight_constant: float,
-) -> None:  # fmt: skip
-    for name, value, choices in (
-        ("calibration", calibration, CALIBRATIONS), ("clip", clip, CLIPS), ("schedule", schedule, SCHEDULES),
-        ("scaling", scaling, scales.SCALINGS), ("weights", weights, WEIGHTS),
-    ):  # fmt: skip
-        if value not in choices:
-            raise InputError(f"{name}={value!r}: choose one of {', '.join(choices)}")
+_FIT_SETTINGS = frozenset(name for name, p in signature(fit).parameters.items() if p.kind is p.KEYWORD_ONLY)
+
+
+def options_by_method(methods: Sequence[str], options: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Each method's share of the options; one that no method has is a fault."""
+    known = {name: {f.name for f in fields(method_named(name))} for name in methods}  # type: ignore[arg-type]
+    for option in options:
+        if not any(option in names for names in known.values()):
+            have = ", ".join(sorted(set().union(*known.values()))) or "none"
+            raise InputError(f"none of these methods has an option {option!r}; their options: {have}")
+    return {name: {k: v for k, v in options.items() if k in known[name]} for name in methods}
+
+
+_CHOICES = {
+    "calibration": CALIBRATIONS, "clip": CLIPS, "schedule": SCHEDULES, "scaling": scales.SCALINGS, "weights": WEIGHTS,
+}  # fmt: skip
+
+
+def _check_choices(**given: str) -> None:
+    for name, value in given.items():
+        if value not in _CHOICES[name]:
+            raise InputError(f"{name}={value!r}: choose one of {', '.join(_CHOICES[name])}")
+
+
+def _check_numbers(
+    bound: str | float, mu: float, ridge: float, weight_constant: float, participation: float, calibration: str
+) -> None:
     if isinstance(bound, str):
         if bound not in ("private", "paper"):
             raise InputError(f"bound={bound!r}: choose private, paper, or give a positive number")
         if bound == "paper" and calibration == "certified" and math.isfinite(mu):
             raise InputError("bound='paper' reads the data without paying; it goes with calibration='paper' only")
-    elif not (math.isfinite(bound) and bound > 0):
+    elif not _is_number(bound) or not (math.isfinite(bound) and bound > 0):
         raise InputError(f"bound={bound!r} must be a positive number")
     if not _is_number(mu) or math.isnan(mu) or mu <= 0:
         raise InputError(f"mu={mu!r} must be a positive number (inf for a fit without privacy)")
@@ -169,12 +206,22 @@ def _check(
         raise InputError(f"weight_constant={weight_constant!r} must be a positive number")
     if not _is_number(participation) or not 0 < participation <= 1:
         raise InputError(f"participation={participation!r} must lie above 0 and at most at 1")
+
+
+def _check_fit(kind: type[Method], glm: GLM, calibration: str, participation: float, fit_intercept: bool) -> None:
+    if not isinstance(fit_intercept, bool):
+        raise InputError(f"fit_intercept={fit_intercept!r} must be True or False")
     if participation < 1 and not kind.samples_sites:
         raise InputError(f"method {kind.id!r} needs every site in every round; leave participation at 1")
     if calibration == "paper" and not kind.in_paper:
         raise InputError(f"method {kind.id!r} is not in the paper; leave calibration at 'certified'")
     if kind.models and glm.name not in kind.models:
         raise InputError(f"method {kind.id!r} works for {', '.join(kind.models)} models, not for {glm.name}")
+
+
+def _name_of_fit(*settings: Any) -> str:
+    """A text that two fits share only if they are the same fit; 2 and 2.0 are one number."""
+    return repr([float(value) if _is_number(value) else value for value in settings])
 
 
 def _is_number(value: Any) -> bool:
@@ -196,7 +243,9 @@ def _scaling_mode(scaling: str, federation: Federation, glm: GLM, s: Setting) ->
         return "bounds"
     if math.isinf(s.mu):
         return "data"
-    return "none" if s.paper else "private"
+    if s.paper:
+        return "bounds" if federation.bounds else "none"
+    return "private"
 
 
 def _plan(method: Method, s: Setting, federation: Federation, mode: str, bound: str | float) -> _Plan:
@@ -215,11 +264,14 @@ def _plan(method: Method, s: Setting, federation: Federation, mode: str, bound: 
                 )
                 left -= scales.SHARE
         if bound == "private":
-            of = "records" if method.id == "fedstats" else "scores"
-            bound_steps = rounds(everyone, [Histogram(of)], np.ones((1, 1)), s.mu * math.sqrt(BOUND_SHARE))
+            bound_steps = scales.histogram_steps(everyone, [Histogram(method.bounds)], s.mu * math.sqrt(BOUND_SHARE))
             left -= BOUND_SHARE
     own = replace(s, mu=s.mu * math.sqrt(left))
-    return _Plan(method, s, columns, scaling_steps, bound_steps, method.schedule(own))
+    plan = _Plan(method, s, columns, scaling_steps, bound_steps, method.schedule(own))
+    longest = max(len(step.mus) for step in plan.steps)
+    if math.isfinite(s.mu) and max(len(plan.steps), longest) > MOST_STEPS:
+        raise InputError(f"a private run takes at most {MOST_STEPS} rounds and {MOST_STEPS} local steps a round")
+    return plan
 
 
 def _scale(server: Server, plan: _Plan, engine: LocalEngine, mode: str, caveats: list[str]) -> scales.Scaling:
@@ -256,12 +308,11 @@ def _clipping(
 
 def _private_bound(server: Server, plan: _Plan) -> float:
     """The quantile of the noisy histogram; where the budget is too small to see any bin, what unit scale suggests."""
-    noisy = server.ask(plan.bound_steps[0], np.zeros(server.setting.shape), edges=SCORE_GRID[None]).total()
+    noisy = server.ask(plan.bound_steps[0], np.zeros(server.setting.shape), edges=SCORE_GRID[None]).combined()
     counts = significant(noisy, float(np.linalg.norm(server.records[-1].sds[0])))
     if not counts.any():
         return math.sqrt(server.setting.columns)
-    level = RECORD_QUANTILE if plan.method.id == "fedstats" else server.setting.model.bound_quantile
-    return quantile(counts, SCORE_GRID, level)
+    return quantile(counts, SCORE_GRID, plan.method.bound_quantile or server.setting.model.bound_quantile)
 
 
 def _measure(record: Record, release: int) -> tuple[Array, Array]:
@@ -285,7 +336,10 @@ def _report(server: Server, caveats: list[str], seed: int | None) -> PrivacyRepo
     private = math.isfinite(total)
     certified = private and not gaps and server.setting.calibration == "certified"
     if private and server.setting.paper and server.setting.participation < 1:
-        gaps.append("Sampled sites were charged as if they took part in every round, as in the paper.")
+        gaps.append(
+            "Noise was drawn as if every site took part in every round, as in the paper; mu counts the rounds that a "
+            "site did answer."
+        )
     if private:
         gaps.append(
             "The noise of this run is a rehearsal: floating-point numbers from "

@@ -6,8 +6,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from fedmest.errors import InputError
+from fedmest.federation import Federation
 from fedmest.models import GLM
 from fedmest.privacy.gdp import Array
 from fedmest.privacy.statement import PrivacyReport
@@ -46,9 +48,12 @@ class Result:
         """(d,) with the intercept first; (classes, d) for the multinomial model."""
         return self.coefficients if self.model.outputs > 1 else self.coefficients[0]
 
-    def predict(self, X: npt.ArrayLike) -> Array:
-        """Expected response for rows of features on the original scale: (n,), or (n, classes) of probabilities."""
-        values = np.asarray(X, dtype=float)
+    def predict(self, X: npt.ArrayLike | pd.DataFrame) -> Array:
+        """Expected response for rows of features on the original scale: (n,), or (n, classes) of probabilities.
+
+        A data frame may hold its columns in any order, and text columns as they were fitted.
+        """
+        values = self._design(X) if isinstance(X, pd.DataFrame) else np.asarray(X, dtype=float)
         wanted = self.coefficients.shape[1] - self.fit_intercept
         if values.ndim != 2 or values.shape[1] != wanted:
             raise InputError(f"X has shape {values.shape}; the fit needs {wanted} feature columns")
@@ -57,11 +62,32 @@ class Result:
         mean = self.model.mean(eta)
         return mean if self.model.outputs > 1 else np.asarray(mean[:, 0])
 
+    def _design(self, frame: pd.DataFrame) -> Array:
+        columns = []
+        for name in self.names[self.fit_intercept :]:
+            source, _, level = name.rpartition("=")
+            if name in frame.columns:
+                columns.append(frame[name].to_numpy(dtype=float))
+            elif source in frame.columns:
+                columns.append((frame[source].astype(str) == level).to_numpy(dtype=float))
+            else:
+                have = ", ".join(map(str, frame.columns))
+                raise InputError(f"the fit needs a column {source or name!r}; the columns are {have}")
+        return np.column_stack(columns)
+
+    def log_likelihood(self, federation: Federation) -> float:
+        """Log-likelihood at the estimate, of rows that you hold; it is computed without noise and is not private."""
+        design = federation.design()
+        eta = (design if self.fit_intercept else design[:, 1:]) @ self.coefficients.T
+        return self.model.log_likelihood(eta, self.model.target(federation))
+
     def summary(self) -> str:
         """Coefficients, the settings that matter, and the privacy statement."""
         import textwrap
 
         title = f"{self.model.name} regression, {self.settings['method_title']}"
+        if self.model.outputs == 1 and self.model.classes:
+            title += f"; log-odds of {self.model.classes[1]!r} against {self.model.classes[0]!r}"
         facts = (
             f"{self.settings['n_rows']:,} rows at {self.settings['n_sites']:,} sites; "
             f"{self.communication.rounds} rounds, {self.communication.bytes:,} bytes; seed {self.settings['seed']}"
@@ -93,6 +119,7 @@ class Result:
         return {
             "model": self.model.name,
             "method": self.method,
+            "classes": [str(label) for label in self.model.classes],
             "coefficients": coefficients,
             "privacy": {
                 "mu": self.privacy.mu if private else None,

@@ -5,7 +5,7 @@ bought, or (with a caveat) the data's own means and standard deviations. Estimat
 scale at the end.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -88,7 +88,13 @@ def unbounded_columns(federation: Federation, with_target: bool) -> tuple[int, .
 def schedule(s: Setting, columns: tuple[int, ...], intercept: bool, mu: float) -> list[Step]:
     """Two rounds of histograms: on a signed power grid, then on a linear grid inside each column's span."""
     packed = tuple(c + 1 if c and intercept else c for c in columns)  # the intercept's column comes first
-    return rounds(s, [Histogram("columns", packed)] * 2, np.ones((2, 1)), mu)
+    return histogram_steps(s, [Histogram("columns", packed)] * 2, mu)
+
+
+def histogram_steps(s: Setting, queries: list[Histogram], mu: float) -> list[Step]:
+    """Rounds of histograms at equal prices; counts of all sites are added up, so every weight is one."""
+    steps = rounds(s, queries, np.ones((len(queries), 1)), mu)
+    return [replace(step, weights=np.ones(len(s.sizes))) for step in steps]
 
 
 def buy(server: Server, steps: list[Step], start: Scaling, columns: tuple[int, ...], intercept: bool) -> Scaling:
@@ -109,11 +115,13 @@ def buy(server: Server, steps: list[Step], start: Scaling, columns: tuple[int, .
     fine = _histograms(server, steps[1], theta, fine_edges)
     centre, scale = start.centre.copy(), start.scale.copy()
     target = (start.target_centre, start.target_scale)
-    for column, counts, edges in zip(columns, fine, fine_edges, strict=True):
-        if not counts.any():  # too few rows for this budget to see the column: it stays as it is
+    for column, seen, counts, edges in zip(columns, coarse, fine, fine_edges, strict=True):
+        if not seen.any():  # too few rows for this budget to see the column at all: it stays as it is
             continue
-        low, high = quantile(counts, edges, TAIL), quantile(counts, edges, 1 - TAIL)
-        if high - low < 2 * _POWERS[0]:  # almost all zeros: no scale to be had
+        low, high = float(edges[0]), float(edges[-1])
+        if counts.sum() > server.sizes.sum() / 2:  # else the fine bins drown in noise, and the coarse span must do
+            low, high = quantile(counts, edges, TAIL), quantile(counts, edges, 1 - TAIL)
+        if high - low < edges[1] - edges[0]:  # one value in almost every row: no scale to be had
             continue
         middle = (low + high) / 2 if intercept else 0.0
         width = max((high - low) / 2, max(abs(low), abs(high)) if not intercept else 0.0) / NORMAL_SPAN
@@ -125,6 +133,6 @@ def buy(server: Server, steps: list[Step], start: Scaling, columns: tuple[int, .
 
 
 def _histograms(server: Server, step: Step, theta: Array, edges: Array) -> list[Array]:
-    total = server.ask(step, theta, edges=edges).total().reshape(len(edges), -1)
+    total = server.ask(step, theta, edges=edges).combined().reshape(len(edges), -1)
     sd = float(np.linalg.norm(server.records[-1].sds[0]))
     return list(significant(total, sd))

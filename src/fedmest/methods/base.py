@@ -12,12 +12,10 @@ from fedmest.federation import Index
 from fedmest.models import GLM, Clipping
 from fedmest.privacy.budget import split
 from fedmest.privacy.gdp import Array
-from fedmest.privacy.noise import LOCAL_STEPS
 from fedmest.queries import Ask, Query
 
 WEIGHTS = ("size", "optimal")
 CALIBRATIONS = ("certified", "paper")
-MOST_STEPS = LOCAL_STEPS // 2  # beyond LOCAL_STEPS two releases would share their noise
 
 
 @dataclass(frozen=True)
@@ -60,7 +58,7 @@ class Setting:
             return np.asarray(n / n.sum())
         d = self.model.outputs * self.columns
         sampling = self.weight_constant * d / n
-        privacy = self.weight_constant * d * max(d, math.log(n.sum())) * releases / (self.mu * n) ** 2
+        privacy = d * max(d, math.log(n.sum())) * releases / (self.mu * n) ** 2
         w = 1.0 / (sampling + privacy)
         return np.asarray(w / w.sum())
 
@@ -108,12 +106,9 @@ class Replies:
     values: Array
     weights: Array
 
-    def average(self) -> Array:
-        """Weighted mean, summed in the order of the sites' names whatever order they answered in."""
+    def combined(self) -> Array:
+        """Weighted sum, in the order of the sites' names whatever order they answered in."""
         return np.asarray(np.einsum("i,ij->j", self.weights, self.values))
-
-    def total(self) -> Array:
-        return np.asarray(self.values.sum(axis=0))
 
 
 @dataclass
@@ -157,7 +152,7 @@ class Server:
 
     def note(self, theta: Array) -> Array:
         """Keep an iterate for `Result.history` and hand it back."""
-        self.history.append(theta.copy())
+        self.history.append(theta - theta.mean(axis=0) if len(theta) > 1 else theta.copy())
         return theta
 
 
@@ -170,6 +165,9 @@ class Method:
     private: ClassVar[bool] = True
     samples_sites: ClassVar[bool] = False
     in_paper: ClassVar[bool] = True
+    foreign: ClassVar[dict[str, tuple[str, ...]]] = {}  # options without meaning under a calibration
+    bounds: ClassVar[str] = "scores"  # what the clipping bound holds: rows' scores, or whole records
+    bound_quantile: ClassVar[float | None] = None  # where a bought bound is put; None: where the model says
     models: ClassVar[tuple[str, ...]] = ()  # empty: all
 
     def schedule(self, s: Setting) -> list[Step]:
@@ -188,6 +186,8 @@ class Method:
             if name not in known:
                 have = ", ".join(known) or "none"
                 raise InputError(f"method {cls.id!r} has no option {name!r}; its options: {have}")
+            if name in cls.foreign.get(calibration, ()):
+                raise InputError(f"method {cls.id!r}: option {name!r} has no meaning under calibration={calibration!r}")
             check_option(cls.id, name, value, known[name].type)
         method = cls(**{**cls.defaults(calibration), **options})
         shares = {f: getattr(method, f) for f in known if f.startswith("share")}
@@ -226,11 +226,9 @@ def rounds(s: Setting, queries: Sequence[Query], shares: Array, mu: float) -> li
 
     With client sampling and certified calibration the draw is balanced: every site takes part the same number of
     times, give or take one, and its budget goes to its own rounds alone. The paper draws sites anew each round and
-    charges each as if it took part in all of them.
+    adds as much noise as if each took part in all of them.
     """
     releases = shares.shape[1]
-    if math.isfinite(mu) and max(len(queries), releases) > MOST_STEPS:
-        raise InputError(f"a private run takes at most {MOST_STEPS} rounds and {MOST_STEPS} local steps a round")
     weights = s.weights(releases=shares.size)
     if s.participation >= 1.0:
         prices = split(mu, shares.ravel()).reshape(shares.shape)

@@ -37,7 +37,7 @@ class Pooled(Method):
         before, damping = np.inf, 1.0
         previous, direction = theta, theta
         for step in steps:
-            reply = server.ask(step, theta).average()
+            reply = server.ask(step, theta).combined()
             size = theta.size
             gradient = reply[:size]
             length = float(np.linalg.norm(gradient))
@@ -70,4 +70,4 @@ class LocalFits(Method):
     def run(self, server: Server, steps: Sequence[Step]) -> Array:
         replies = server.ask(steps[0], np.zeros(server.setting.shape))
         server.site_thetas = replies.values.reshape(-1, *server.setting.shape)
-        return server.note(replies.average().reshape(server.setting.shape))
+        return server.note(replies.combined().reshape(server.setting.shape))

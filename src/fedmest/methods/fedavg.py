@@ -32,7 +32,7 @@ class FedAvg(Method):
     def run(self, server: Server, steps: Sequence[Step]) -> Array:
         theta = np.zeros(server.setting.shape)
         for step in steps:
-            theta = server.note(server.ask(step, theta).average().reshape(theta.shape))
+            theta = server.note(server.ask(step, theta).combined().reshape(theta.shape))
         return theta
 
 

@@ -45,5 +45,5 @@ class FedHybrid(Method):
 
     def run(self, server: Server, steps: Sequence[Step]) -> Array:
         start = np.zeros(server.setting.shape)
-        theta = server.note(server.ask(steps[0], start).average().reshape(start.shape))
+        theta = server.note(server.ask(steps[0], start).combined().reshape(start.shape))
         return descend(server, steps[1:], theta, self.eta)

@@ -46,7 +46,7 @@ class FedIRLS(Method):
     def run(self, server: Server, steps: Sequence[Step]) -> Array:
         theta = np.zeros(server.setting.shape)
         for step in steps:
-            parts = server.ask(step, theta).average()
+            parts = server.ask(step, theta).combined()
             direction = direction_from_parts(server, parts, self.lambda_min).reshape(theta.shape)
             length = float(np.linalg.norm(direction))
             theta = server.note(theta - direction * min(1.0, LONGEST_STEP / max(length, 1e-300)))

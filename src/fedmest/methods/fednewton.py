@@ -40,12 +40,14 @@ class FedNewton(Method):
     title = "FedNewton"
     sends = "theta after K local steps, then noisy gradient and curvature"
 
+    foreign = {"paper": ("split", "send", "share_curvature", "lambda_min"), "certified": ("tau1",)}  # noqa: RUF012
+
     @classmethod
     def defaults(cls, calibration: str) -> dict[str, Any]:
         return {"K": 50, "share1": 0.5, "split": True, "send": "step"} if calibration == "paper" else {}
 
     def schedule(self, s: Setting) -> list[Step]:
-        steps = self.K or round(TIME_CONSTANTS / (self.eta * s.model.typical_curvature))
+        steps = self.K or max(1, round(TIME_CONSTANTS / (self.eta * s.model.typical_curvature)))
         local = step_shares(steps, s.schedule, s.damping(self.eta))[None]
         first = Descent(steps, self.eta, "first" if self.split else "all")
         second: Query
@@ -67,8 +69,8 @@ class FedNewton(Method):
 
     def run(self, server: Server, steps: Sequence[Step]) -> Array:
         start = np.zeros(server.setting.shape)
-        theta = server.note(server.ask(steps[0], start).average().reshape(start.shape))
-        reply = server.ask(steps[1], theta).average()
+        theta = server.note(server.ask(steps[0], start).combined().reshape(start.shape))
+        reply = server.ask(steps[1], theta).combined()
         if not isinstance(steps[1].query, NewtonParts):
             return server.note(reply.reshape(start.shape))
         return server.note(theta - direction_from_parts(server, reply, self.lambda_min).reshape(start.shape))

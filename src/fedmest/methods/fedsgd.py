@@ -36,6 +36,6 @@ def descend(server: Server, steps: Sequence[Step], theta: Array, eta: float) -> 
     """Server gradient descent along the averaged noisy gradients."""
     eta = server.clipping.step(eta)
     for step in steps:
-        gradient = server.ask(step, theta).average()
+        gradient = server.ask(step, theta).combined()
         theta = server.note(theta - eta * gradient.reshape(theta.shape))
     return theta

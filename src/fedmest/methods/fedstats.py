@@ -23,6 +23,8 @@ class FedStats(Method):
     title = "FedStats"
     sends = "noisy second moments, once"
     in_paper = False
+    bounds = "records"
+    bound_quantile = 0.99  # second moments are biased by every row that is cut
     models = ("linear",)
 
     def schedule(self, s: Setting) -> list[Step]:
@@ -31,7 +33,7 @@ class FedStats(Method):
     def run(self, server: Server, steps: Sequence[Step]) -> Array:
         d = server.setting.columns
         replies = server.ask(steps[0], np.zeros((1, d)))
-        moments = from_triangle(replies.average(), d + 1)
+        moments = from_triangle(replies.combined(), d + 1)
         record = server.records[-1]
         noise = spectral_noise(float(np.linalg.norm(record.step.weights * record.sds[0])), d)
         curvature = moments[:d, :d] + np.diag(server.penalty[0])

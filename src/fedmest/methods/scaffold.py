@@ -31,7 +31,7 @@ class Scaffold(FedAvg):
             replies = server.ask(step, theta, drifts=drifts)
             local = replies.values.reshape(len(step.sites), *s.shape)
             variates[step.sites] = (theta - local) / (self.K * eta) - drifts
-            theta = server.note(replies.average().reshape(s.shape))
+            theta = server.note(replies.combined().reshape(s.shape))
         return theta
 
 

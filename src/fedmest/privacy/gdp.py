@@ -25,11 +25,6 @@ def compose(mus: npt.ArrayLike) -> float:
     return math.sqrt(float(np.sum(np.square(np.asarray(mus, dtype=float)))))
 
 
-def noise_sd(sensitivity: float, mu: float) -> float:
-    """Standard deviation that makes a release with this L2 sensitivity mu-GDP; no noise at mu = inf."""
-    return 0.0 if math.isinf(mu) else sensitivity / mu
-
-
 def delta_of(epsilon: float, mu: float) -> float:
     """Smallest delta for which mu-GDP implies (epsilon, delta)-DP: Phi(-e/mu + mu/2) - exp(e) Phi(-e/mu - mu/2).
 

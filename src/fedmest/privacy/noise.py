@@ -115,6 +115,8 @@ class Noise:
 
     def stream(self, release: int = 0) -> np.uint64:
         """The stream of one release of the round."""
+        if not 0 <= self.round < LOCAL_STEPS:
+            raise ValueError(f"round {self.round}: beyond {LOCAL_STEPS} rounds noise would repeat")
         return np.uint64(self.round * LOCAL_STEPS + release)
 
     def add(self, values: npt.NDArray[np.float64], sds: npt.NDArray[np.float64], sites: npt.NDArray[np.int64],
@@ -123,13 +125,16 @@ class Noise:
         _add_by_site(values, sds, sites, self.keys, np.uint64(self.seed), self.stream(release))
 
 
-def seed_word(seed: int | None) -> int:
-    """A 64-bit word for any integer seed; without one, from the operating system."""
+def seed_word(seed: int | None, purpose: str = "") -> int:
+    """A 64-bit word for any integer seed; without one, from the operating system.
+
+    Two fits must never share noise, or the difference of what they publish is exact: `purpose` says which fit it is.
+    """
     if seed is not None and (isinstance(seed, bool) or not isinstance(seed, (int, np.integer))):
         raise InputError(f"seed={seed!r} must be a whole number")
     if seed is None:
         return secrets.randbits(64)
-    digest = hashlib.blake2b(str(int(seed)).encode(), digest_size=8, person=b"fedmest seed")
+    digest = hashlib.blake2b(f"{int(seed)}/{purpose}".encode(), digest_size=8, person=b"fedmest seed")
     return int.from_bytes(digest.digest(), "little")
 
 
@@ -137,4 +142,4 @@ def site_keys(names: npt.NDArray[np.object_]) -> Keys:
     """One 64-bit key a site, from its name alone."""
     from pandas.util import hash_array
 
-    return np.asarray(hash_array(names, hash_key="fedmest site key"[:16], categorize=False), dtype=np.uint64)
+    return np.asarray(hash_array(names, hash_key="fedmest site key", categorize=False), dtype=np.uint64)

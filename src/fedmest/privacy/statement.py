@@ -62,8 +62,8 @@ class PrivacyReport:
     def third_party_with(self, colluders: int) -> float:
         """The same when `colluders` sites pool what they know with the onlooker.
 
-        Sums of plain noisy means are accounted for exactly. Where a site's reply is computed from noisy values (local
-        descent), averaging is not known to help and the site's own price counts.
+        Weighted sums of plain noisy values are accounted for exactly. Where a site's reply is computed from noisy
+        values (local descent), averaging is not known to help and the site's own price counts.
         """
         if math.isinf(self.mu):
             return math.inf
@@ -90,9 +90,10 @@ class PrivacyReport:
             f"Protected unit: one row of one site. Whatever the server sees of any site {word} to be {self.mu:.4g}-"
             f"Gaussian differentially private, which implies ({self.epsilon(1e-6):.3g}, 1e-6)-differential privacy, "
             f"when {self.neighbours}. Someone who sees only the published result faces at most "
-            f"{self.third_party:.3g}-Gaussian privacy. Of the budget (mu squared), {spent}. Site names and sizes, "
-            "column names, the categories of text columns and declared bounds are treated as public. Someone with "
-            "several rows is protected less: k rows multiply mu by k at most."
+            f"{self.third_party:.3g}-Gaussian privacy. Of the budget (mu squared), {spent}. Site names, sizes (after "
+            "rows with gaps were left out), column names, the categories of text columns and of the target, and "
+            "declared bounds are treated as public. Someone with several rows is protected less: k rows multiply mu "
+            "by k at most."
         )
         if self.caveats:
             text += " Not covered: " + " ".join(self.caveats)
@@ -112,15 +113,15 @@ def account(releases: tuple[ReleaseRecord, ...], n_sites: int) -> tuple[float, d
         for k, name in enumerate(("first", "second")):
             if r.part in ("all", name):
                 halves[k, r.sites] += np.broadcast_to(r.mu**2, r.sites.shape)
-    half, site = np.unravel_index(int(halves.argmax()), halves.shape)
-    total = float(halves[half, site])
-    name = ("first", "second")[int(half)]
+    _, site = np.unravel_index(int(halves.argmax()), halves.shape)
+    total = float(halves.max())
     purposes: dict[str, float] = {}
     for r in releases:
-        if r.part in ("all", name):
-            where = np.flatnonzero(r.sites == site)
-            if len(where):
-                price = float(np.broadcast_to(r.mu, r.sites.shape)[where[0]]) ** 2
-                purpose = "local steps" if r.what.startswith("local step") else r.what
-                purposes[purpose] = purposes.get(purpose, 0.0) + price / total
+        where = np.flatnonzero(r.sites == site)
+        if len(where):
+            price = float(np.broadcast_to(r.mu, r.sites.shape)[where[0]]) ** 2
+            purpose = "local steps" if r.what.startswith("local step") else r.what
+            if r.part != "all":
+                purpose += f" ({r.part} half of the rows)"
+            purposes[purpose] = purposes.get(purpose, 0.0) + price / total
     return math.sqrt(total), purposes

@@ -10,8 +10,6 @@ from fedmest.models import GLM, Clipping
 from fedmest.privacy.gdp import Array
 from fedmest.privacy.noise import Keys, Noise
 
-PARTS = ("all", "first", "second")
-
 
 @dataclass(frozen=True)
 class Release:
@@ -40,7 +38,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class SiteData:
-    """All that code on the sites' side of the line can see: rows (and their random halves), model, noise source."""
+    """All that code on the sites' side of the line can see: rows (and their random halves), and the model."""
 
     model: GLM
     rows: Rows
