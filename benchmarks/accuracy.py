@@ -18,7 +18,7 @@ from fedmest.privacy.gdp import Array
 from fedmest.simulation import TRUTH, simulate
 
 MODELS = ("logistic", "poisson")
-NOISES = 3
+NOISES = 2
 
 
 def errors(model: str, method: str, sizes: list[int], reps: int, **settings: object) -> Array:

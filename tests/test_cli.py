@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 import fedmest as fm
-from fedmest import cli
+from fedmest import tables
 from fedmest.cli import main
 
 PROGRAM = [sys.executable, "-c", "import sys; from fedmest.cli import main; sys.exit(main())"]
@@ -169,7 +169,7 @@ def test_compare_breaks_a_wide_table_instead_of_cutting_numbers(
     )
     out = capsys.readouterr().out
     assert "…" not in out
-    assert max(map(len, out.splitlines())) <= cli.WIDTH
+    assert max(map(len, out.splitlines())) <= tables.WIDTH
     assert sum(line.startswith("age") for line in out.splitlines()) == 2
 
 

@@ -21,12 +21,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedmest import tables
 from fedmest.errors import InputError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-
     from fedmest.federation import Federation
     from fedmest.methods import Method
     from fedmest.result import Result
@@ -35,7 +33,6 @@ Progress = Callable[[int, int], None] | None
 
 INTERRUPTED = 130
 FIRST = ("file", "target", "site", "model", "method", "methods", "mu")  # in the help; the rest follow
-WIDTH = 100  # of paragraphs, and of pages that are not a terminal
 
 app = typer.Typer(
     name="fedmest", add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
@@ -384,7 +381,7 @@ def compare(
                 federation, model, name, progress=progress, **call.settings(), **options[name]
             )
     content = {"model": model, "methods": {name: result.as_dict() for name, result in results.items()}}
-    call.give(content, lambda: _show_comparison(federation, model, results))
+    call.give(content, lambda: tables.show_comparison(federation, model, results))
 
 
 @app.command()
@@ -411,22 +408,22 @@ def demo(
         }  # fmt: skip
         print(json.dumps({"studies": content, "notes": example.NOTES}, indent=2, allow_nan=False))
         return
-    page = _page()
+    page = tables.open_page()
     facts = studies[0].private.settings
     size = f"{facts['n_rows']:,} person-years at {facts['n_sites']} sites"
-    _say(page, f"RAND Health Insurance Experiment: {size}; rows with gaps left out.")
+    tables.say(page, f"RAND Health Insurance Experiment: {size}; rows with gaps left out.")
     for study in studies:
         page.print()
         columns = {"pooled (not private)": study.pooled, f"private (mu={mu:g})": study.private}
-        page.print(_coefficients(study.title, columns, difference=True))
+        page.print(tables.coefficients(study.title, columns, difference=True))
     page.print()
-    _say(page, studies[0].private.privacy.statement())
+    tables.say(page, studies[0].private.privacy.statement())
     page.print()
     both = math.hypot(*(study.private.privacy.mu for study in studies))
-    _say(page, f"The statement holds for each fit by itself; publishing both costs mu = {both:.3g} together.")
+    tables.say(page, f"The statement holds for each fit by itself; publishing both costs mu = {both:.3g} together.")
     for note in example.NOTES:
         page.print()
-        _say(page, note)
+        tables.say(page, note)
 
 
 @app.command()
@@ -438,7 +435,7 @@ def methods(as_json: AsJson = False) -> None:
     if as_json:
         print(json.dumps(entries, indent=2, allow_nan=False))
         return
-    table = _table()
+    table = tables.plain_table()
     for head in ("method", "private", "rounds", "sites send", "options"):
         table.add_column(head, justify="right" if head == "rounds" else "left", overflow="fold")
     for entry in entries:
@@ -452,10 +449,10 @@ def methods(as_json: AsJson = False) -> None:
             entry["id"], "yes" if entry["private"] else "no", str(entry["rounds"]), entry["sends"] + only,
             ", ".join(options) or "none",
         )  # fmt: skip
-    page = _page()
+    page = tables.open_page()
     page.print(table)
     page.print()
-    _say(page, "Rounds are those of the default options; np-pooled stops when it has converged. Scaling and "
+    tables.say(page, "Rounds are those of the default options; np-pooled stops when it has converged. Scaling and "
                "the clipping bound may add up to three. Set options with --option NAME=VALUE.")  # fmt: skip
 
 
@@ -478,81 +475,3 @@ def _describe(method: type["Method"]) -> dict[str, Any]:
 
 
 # -- pages ---------------------------------------------------------------------------------------------------
-
-
-def _page() -> "Console":
-    from rich.console import Console
-
-    return Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else WIDTH)
-
-
-def _say(page: "Console", text: str) -> None:
-    page.print(text, width=min(page.width, WIDTH))
-
-
-def _table(title: str | None = None) -> "Table":
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    caption = Text(title, style="bold") if title else None
-    return Table(
-        title=caption, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False,
-        header_style="bold",
-    )  # fmt: skip
-
-
-def _coefficients(title: str | None, results: dict[str, "Result"], difference: bool = False) -> "Table":
-    """Coefficients side by side, one column a result; classes of a multinomial model one below the other."""
-    from rich.text import Text
-
-    first = next(iter(results.values()))
-    table = _table(title)
-    table.add_column("")
-    for head in [*results, *(["difference"] if difference else [])]:
-        table.add_column(Text(head), justify="right", no_wrap=True)
-    blocks = len(first.coefficients)
-    for block in range(blocks):
-        if blocks > 1:
-            table.add_row(Text(f"class {first.model.classes[block]}", style="bold"))
-        for j, name in enumerate(first.names):
-            values = [float(result.coefficients[block, j]) for result in results.values()]
-            if difference:
-                values.append(values[-1] - values[0])
-            table.add_row(Text(name), *_aligned(values))
-        if block + 1 < blocks:
-            table.add_section()
-    return table
-
-
-def _aligned(values: Sequence[float]) -> list[str]:
-    """Five decimals, so that columns line up; powers of ten where these would say nothing."""
-    plain = 1e-3 <= max(abs(v) for v in values) < 1e5 or not any(values)
-    return [f"{v:.5f}" if plain else f"{v:.3e}" for v in values]
-
-
-def _show_comparison(federation: "Federation", model: str, results: dict[str, "Result"]) -> None:
-    page = _page()
-    _say(page, f"{model} regression of {federation.target_name}: {federation.n_rows:,} rows at "
-               f"{federation.n_sites:,} sites")  # fmt: skip
-    first = next(iter(results.values()))
-    fitting = max(1, (page.width - max(len(n) for n in first.names)) // 14)
-    names = list(results)
-    for start in range(0, len(names), fitting):
-        page.print()
-        page.print(_coefficients(None, {name: results[name] for name in names[start : start + fitting]}))
-    facts = _table()
-    for head in ("method", "mu", "third-party mu", "certified", "rounds", "bytes"):
-        facts.add_column(head, justify="left" if head == "method" else "right")
-    for name, result in results.items():
-        report, traffic = result.privacy, result.communication
-        facts.add_row(
-            name, f"{report.mu:.4g}", f"{report.third_party:.4g}", "yes" if report.certified else "no",
-            f"{traffic.rounds:,}", f"{traffic.bytes:,}",
-        )  # fmt: skip
-    page.print()
-    page.print(facts)
-    private = [name for name, result in results.items() if math.isfinite(result.privacy.mu)]
-    if len(private) > 1:
-        page.print()
-        _say(page, "Each private method spends its own budget: publish one, or the squares of mu add up.")
