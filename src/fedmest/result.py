@@ -1,6 +1,7 @@
 """What a fit returns."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -102,7 +103,7 @@ class Result:
         width = max(len(n) for n in self.names)
         head = " " * width + "".join(f"{label[:12]:>13}" for label in labels)
         rows = [
-            f"{name:<{width}}" + "".join(f"{value:>13.5g}" for value in self.coefficients[:, j])
+            f"{name:<{width}}" + "".join(f"{value:>13}" for value in aligned(self.coefficients[:, j].tolist()))
             for j, name in enumerate(self.names)
         ]
         return [head, *rows]
@@ -136,3 +137,9 @@ class Result:
             },
             "settings": self.settings,
         }
+
+
+def aligned(values: Sequence[float]) -> list[str]:
+    """Five decimals, so that columns line up; powers of ten where these would say nothing."""
+    plain = 1e-3 <= max(abs(v) for v in values) < 1e5 or not any(values)
+    return [f"{v:.5f}" if plain else f"{v:.3e}" for v in values]

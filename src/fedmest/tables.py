@@ -2,7 +2,6 @@
 
 import math
 import sys
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -41,6 +40,8 @@ def coefficients(title: str | None, results: dict[str, "Result"], difference: bo
     """Coefficients side by side, one column a result; classes of a multinomial model one below the other."""
     from rich.text import Text
 
+    from fedmest.result import aligned
+
     first = next(iter(results.values()))
     table = plain_table(title)
     table.add_column("")
@@ -54,16 +55,10 @@ def coefficients(title: str | None, results: dict[str, "Result"], difference: bo
             values = [float(result.coefficients[block, j]) for result in results.values()]
             if difference:
                 values.append(values[-1] - values[0])
-            table.add_row(Text(name), *_aligned(values))
+            table.add_row(Text(name), *aligned(values))
         if block + 1 < blocks:
             table.add_section()
     return table
-
-
-def _aligned(values: Sequence[float]) -> list[str]:
-    """Five decimals, so that columns line up; powers of ten where these would say nothing."""
-    plain = 1e-3 <= max(abs(v) for v in values) < 1e5 or not any(values)
-    return [f"{v:.5f}" if plain else f"{v:.3e}" for v in values]
 
 
 def show_comparison(federation: "Federation", model: str, results: dict[str, "Result"]) -> None:
