@@ -126,7 +126,7 @@ class Multinomial(GLM):
     residual = staticmethod(_residual)
     curvature = staticmethod(_curvature)
     typical_curvature = 0.1
-    bound_quantile = 0.95
+    bound_quantile = 0.97
 
     def target(self, federation: Federation) -> Array:
         values = federation.target
