@@ -33,17 +33,6 @@ CURVATURE = types.void(MATRIX, VECTOR, VECTOR, F8, types.boolean, F8, CUBE)
 SUMS = {"contract", "reassoc", "nsz"}  # sums may be reordered (vectorised) but NaN and infinity keep their meaning
 
 
-@nb.njit(cache=True)
-def _four(packed, at, width):  # type: ignore[no-untyped-def]
-    """Four columns of a tile, one after another from `at`."""
-    return (
-        packed[at : at + width],
-        packed[at + width : at + 2 * width],
-        packed[at + 2 * width : at + 3 * width],
-        packed[at + 3 * width : at + 4 * width],
-    )
-
-
 @nb.njit(types.void(VECTOR, types.int64, types.int64, types.int64, MATRIX, MATRIX), fastmath=SUMS, cache=True)
 def _predict_tile(packed, start, columns, width, theta, eta):  # type: ignore[no-untyped-def]
     """eta = theta X for one tile X (columns x width)."""
@@ -55,14 +44,16 @@ def _predict_tile(packed, start, columns, width, theta, eta):  # type: ignore[no
     for i in range(width):
         e[i] = 0.0
     j = 0
-    while j + 8 <= columns:  # eight columns a pass: fewer loads and stores of e
-        a, b, c, d = _four(packed, start + j * width, width)
-        p, q, r, s = _four(packed, start + (j + 4) * width, width)
+    while j + 4 <= columns:
+        at = start + j * width
+        a = packed[at : at + width]
+        b = packed[at + width : at + 2 * width]
+        c = packed[at + 2 * width : at + 3 * width]
+        d = packed[at + 3 * width : at + 4 * width]
         ta, tb, tc, td = t[j], t[j + 1], t[j + 2], t[j + 3]
-        tp, tq, tr, ts = t[j + 4], t[j + 5], t[j + 6], t[j + 7]
         for i in range(width):
-            e[i] += (ta * a[i] + tb * b[i] + tc * c[i] + td * d[i]) + (tp * p[i] + tq * q[i] + tr * r[i] + ts * s[i])
-        j += 8
+            e[i] += ta * a[i] + tb * b[i] + tc * c[i] + td * d[i]
+        j += 4
     while j < columns:
         at = start + j * width
         a = packed[at : at + width]
@@ -81,29 +72,23 @@ def _add_scores_of_tile(packed, start, columns, width, residual, total):  # type
     e = residual[0]
     g = total[0]
     j = 0
-    while j + 8 <= columns:
-        a, b, c, d = _four(packed, start + j * width, width)
-        p, q, r, s = _four(packed, start + (j + 4) * width, width)
+    while j + 4 <= columns:
+        at = start + j * width
+        a = packed[at : at + width]
+        b = packed[at + width : at + 2 * width]
+        c = packed[at + 2 * width : at + 3 * width]
+        d = packed[at + 3 * width : at + 4 * width]
         sa, sb, sc, sd = 0.0, 0.0, 0.0, 0.0
-        sp, sq, sr, ss = 0.0, 0.0, 0.0, 0.0
         for i in range(width):
             sa += e[i] * a[i]
             sb += e[i] * b[i]
             sc += e[i] * c[i]
             sd += e[i] * d[i]
-            sp += e[i] * p[i]
-            sq += e[i] * q[i]
-            sr += e[i] * r[i]
-            ss += e[i] * s[i]
         g[j] += sa
         g[j + 1] += sb
         g[j + 2] += sc
         g[j + 3] += sd
-        g[j + 4] += sp
-        g[j + 5] += sq
-        g[j + 6] += sr
-        g[j + 7] += ss
-        j += 8
+        j += 4
     while j < columns:
         at = start + j * width
         a = packed[at : at + width]
