@@ -220,7 +220,7 @@ def _check_fit(kind: type[Method], glm: GLM, calibration: str, participation: fl
 
 
 def _name_of_fit(*settings: Any) -> str:
-    """A text that two fits share only if they are the same fit; 2 and 2.0 are one number."""
+    """A text that fits share only if model, method, target and all settings agree; 2 and 2.0 are one number."""
     return repr([float(value) if _is_number(value) else value for value in settings])
 
 

@@ -128,7 +128,7 @@ class Noise:
 def seed_word(seed: int | None, purpose: str = "") -> int:
     """A 64-bit word for any integer seed; without one, from the operating system.
 
-    Two fits must never share noise, or the difference of what they publish is exact: `purpose` says which fit it is.
+    Where two fits share noise, the difference of what they publish is exact: `purpose` says which fit it is.
     """
     if seed is not None and (isinstance(seed, bool) or not isinstance(seed, (int, np.integer))):
         raise InputError(f"seed={seed!r} must be a whole number")
