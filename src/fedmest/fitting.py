@@ -20,7 +20,7 @@ from fedmest.privacy.budget import SCHEDULES
 from fedmest.privacy.gdp import Array
 from fedmest.privacy.noise import LOCAL_STEPS, seed_word
 from fedmest.privacy.statement import PrivacyReport, ReleaseRecord, account
-from fedmest.queries.histogram import SCORE_GRID, Histogram, quantile, significant
+from fedmest.queries.histogram import SCORE_GRID, Histogram, main_body, quantile
 from fedmest.result import Communication, Result
 
 BOUND_SHARE = 0.01  # of mu^2 (mu / 10), for the histogram that chooses B
@@ -102,8 +102,9 @@ def fit(
         raise InputError(f"a feature exceeds {LARGEST_FEATURE:g} in size; scale the column down")
     intercept = fit_intercept
     word = seed_word(seed, _name_of_fit(
-        model, method, federation.target_name, mu, calibration, clip, bound, schedule, scaling, weights,
-        weight_constant, participation, ridge, intercept, *sorted(options), *(options[k] for k in sorted(options)),
+        model, method, federation.target_name, federation.features, sorted(federation.bounds.items()), mu, calibration,
+        clip, bound, schedule, scaling, weights, weight_constant, participation, ridge, intercept,
+        *sorted(options), *(options[k] for k in sorted(options)),
     ))  # fmt: skip
     setting = Setting(
         glm, federation.sizes, len(federation.features) + intercept, float(mu), calibration, clip, schedule, weights,
@@ -220,7 +221,7 @@ def _check_fit(kind: type[Method], glm: GLM, calibration: str, participation: fl
 
 
 def _name_of_fit(*settings: Any) -> str:
-    """A text that fits share only if model, method, target and all settings agree; 2 and 2.0 are one number."""
+    """A text that fits share only if model, method, columns and all settings agree; 2 and 2.0 are one number."""
     return repr([float(value) if _is_number(value) else value for value in settings])
 
 
@@ -307,10 +308,10 @@ def _clipping(
 
 
 def _private_bound(server: Server, plan: _Plan) -> float:
-    """The quantile of the noisy histogram; where the budget is too small to see any bin, what unit scale suggests."""
+    """The quantile of the noisy histogram; where the budget is too small to see the rows, what unit scale suggests."""
     noisy = server.ask(plan.bound_steps[0], np.zeros(server.setting.shape), edges=SCORE_GRID[None]).combined()
-    counts = significant(noisy, float(np.linalg.norm(server.records[-1].sds[0])))
-    if not counts.any():
+    counts = main_body(noisy, float(np.linalg.norm(server.records[-1].sds[0])), float(server.sizes.sum()))
+    if counts is None:
         return math.sqrt(server.setting.columns)
     return quantile(counts, SCORE_GRID, plan.method.bound_quantile or server.setting.model.bound_quantile)
 

@@ -112,14 +112,14 @@ def account(releases: tuple[ReleaseRecord, ...], n_sites: int) -> tuple[float, d
     for r in releases:
         for k, name in enumerate(("first", "second")):
             if r.part in ("all", name):
-                halves[k, r.sites] += np.broadcast_to(r.mu**2, r.sites.shape)
+                halves[k, r.sites] += r.mu**2
     _, site = np.unravel_index(int(halves.argmax()), halves.shape)
     total = float(halves.max())
     purposes: dict[str, float] = {}
     for r in releases:
         where = np.flatnonzero(r.sites == site)
         if len(where):
-            price = float(np.broadcast_to(r.mu, r.sites.shape)[where[0]]) ** 2
+            price = float(r.mu[where[0] if len(r.mu) > 1 else 0]) ** 2
             purpose = "local steps" if r.what.startswith("local step") else r.what
             if r.part != "all":
                 purpose += f" ({r.part} half of the rows)"

@@ -16,7 +16,7 @@ from fedmest.privacy.noise import Noise
 from fedmest.queries.base import Ask, Query, Release, SiteData
 
 SCORE_GRID = 2.0 ** np.arange(-4.0, 12.5, 0.5)  # features have unit scale by now, so scores have no wild scales
-NOISE_LEVEL = 3.5  # standard deviations of its noise that a bin must exceed to count
+NOISE_LEVEL = 4.0  # standard deviations of its noise that a bin must exceed to count
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,28 @@ class Histogram(Query):
 def significant(counts: Array, sd: float) -> Array:
     """Counts with all bins set to zero that noise of this size alone could have filled."""
     return np.where(counts > NOISE_LEVEL * sd, counts, 0.0)
+
+
+def main_body(counts: Array, sd: float, total: float) -> Array | None:
+    """The run of neighbouring bins that stands out most from noise of this size, or None where none does.
+
+    It maximises the sum of counts less NOISE_LEVEL sd a bin, so that a stray bin far from the others, which noise alone
+    fills now and then, stays outside: one such bin could make a bound a thousand times too large. The lowest bin, where
+    rows with no score at all gather, says nothing of a bound; it takes what is left of the `total`.
+
+    >>> main_body(np.array([30.0, 1.0, 50.0, 20.0, -3.0, 0.0, 9.0]), 2.0, 100.0)
+    array([30.,  0., 50., 20.,  0.,  0.,  0.])
+    """
+    sums = np.cumsum(np.concatenate([[0.0], counts[1:] - NOISE_LEVEL * sd]))
+    gains = sums - np.minimum.accumulate(sums)
+    end = int(np.argmax(gains))
+    if gains[end] <= 0:
+        return None
+    start = int(np.argmin(sums[:end]))
+    body = np.zeros(len(counts))
+    body[start + 1 : end + 1] = np.maximum(counts[start + 1 : end + 1], 0.0)
+    body[0] = max(total - body.sum(), 0.0)
+    return body
 
 
 def quantile(counts: Array, edges: Array, level: float) -> float:

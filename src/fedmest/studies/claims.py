@@ -1,0 +1,267 @@
+"""The paper's claims about its simulations, C1 to C8, judged from stored numbers.
+
+Each claim is written as demands: contrasts of log(MSE), slopes and log ratios, that should lie below a limit. Some
+carry the claim (one a method, averaged over the grid); the others watch single curves and points. In a study a claim
+
+- fails where a demand is broken beyond chance,
+- holds where all that carry it are met beyond chance and none is broken,
+- is unclear else.
+
+Beyond chance means 95 % confidence for all such demands of the claim in the study together (Bonferroni).
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from fedmest.methods import METHODS
+from fedmest.studies.base import CALIBRATIONS, PAPER, POOLED
+from fedmest.studies.cells import Estimator, Point
+from fedmest.studies.summary import Contrast, Errors, Place, ratio, slope
+
+CONFIDENCE = 0.95
+FLAT = -0.05  # a slope or log ratio above this changes nothing: doubling m takes less than 3.4 % off the error
+AS_GOOD = math.log(1.05)  # "at least as good" allows five per cent, which chance could hide
+STEADY = math.log(2.0)  # "stays flat" allows a factor of two over the whole range
+
+CLAIMS = {
+    "C1": "MSE falls with the number of sites",
+    "C2": "MSE falls with the rows of a site",
+    "C3": "FedHybrid is at least as good as FedSGD",
+    "C4": "FedNewton is better than FedAvg",
+    "C5": "With about 400 rows a site FedNewton is best and FedAvg worst",
+    "C6": "At mu = 2 MSE is U-shaped in K, and lies above mu = 6 for K > 100",
+    "C7": "With the total fixed FedAvg rises fastest with m and the others stay flat",
+    "C8": "All of these hold for Poisson regression",
+}
+
+
+@dataclass(frozen=True)
+class Demand:
+    """A contrast that should lie below `limit`, and above `breach` breaks the claim.
+
+    Where it does not carry the claim it can break it, and nothing else. `suspect` is the place whose error is to blame.
+    """
+
+    contrast: Contrast
+    suspect: Place
+    limit: float = 0.0
+    breach: float = 0.0
+    carries: bool = True
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A claim in one study under one calibration."""
+
+    claim: str
+    study: str
+    calibration: str
+    verdict: str
+    demands: tuple[Demand, ...]
+    broken: tuple[Demand, ...]
+
+    def evidence(self) -> str:
+        """The contrasts that carry the claim, then those that break it, worst first."""
+        main = [d for d in self.demands if d.carries]
+        parts = [_tell(d) for d in main]
+        others = [d for d in self.broken if not d.carries]
+        watched = sum(not d.carries for d in self.demands)
+        if others:
+            parts.append(f"against it {len(others)} of {watched}: " + "; ".join(_tell(d) for d in others[:2]))
+        return "; ".join(parts)
+
+
+def _tell(demand: Demand) -> str:
+    c = demand.contrast
+    if math.isnan(c.value):
+        return f"{c.label}: fits broke down"
+    if c.label.startswith("slope"):
+        return f"{c.label} {c.value:+.2f} ± {c.se:.2f}"
+    return f"{c.label} × {_digits(math.exp(c.value))} (± {100 * math.expm1(min(c.se, 5)):.0f} %)"
+
+
+def _digits(x: float) -> str:
+    return f"{x:.2f}" if 0.1 <= x < 100 else f"{x:.1e}"
+
+
+def judge(claim: str, errors: Errors, calibration: str) -> Finding:
+    """One claim in one study."""
+    demands = tuple(_DEMANDS[claim](errors, partial(Estimator, calibration=calibration)))
+    broken = []
+    met = True
+    for carries in (True, False):
+        group = [d for d in demands if d.carries is carries]
+        confidence = 1 - 2 * (1 - CONFIDENCE) / max(len(group), 1)  # one-sided
+        for demand in group:
+            low, high = demand.contrast.limits(confidence)
+            if low > demand.breach:
+                broken.append(demand)
+            met &= not carries or high < demand.limit
+    broken.sort(key=lambda d: -d.contrast.value)
+    verdict = "fails" if broken else "holds" if met else "unclear"
+    return Finding(claim, errors.study.id, calibration, verdict, demands, tuple(broken))
+
+
+def judge_all(studies: Mapping[str, Errors]) -> list[Finding]:
+    """Every claim in every study that bears on it and has been computed."""
+    return [
+        judge(claim, errors, calibration)
+        for claim in CLAIMS
+        for errors in studies.values()
+        if errors and claim in errors.study.claims
+        for calibration in CALIBRATIONS
+    ]
+
+
+def overall(findings: Iterable[Finding], claim: str, calibration: str) -> str:
+    """The verdict over a claim's studies (C8: over all Poisson studies, the others: over the logistic ones)."""
+    model = "poisson" if claim == "C8" else "logistic"
+    verdicts = [
+        f.verdict
+        for f in findings
+        if f.calibration == calibration and f.study.startswith(model) and claim in (f.claim, "C8")
+    ]
+    if not verdicts:
+        return "not run"
+    return next((v for v in ("fails", "unclear") if v in verdicts), "holds")
+
+
+# -- the demands of each claim ----------------------------------------------------------------------------------
+
+Make = Callable[[str], Estimator]
+
+
+def _title(method: str) -> str:
+    return METHODS[method].title
+
+
+def _curves(errors: Errors, along: str) -> dict[str, list[Point]]:
+    """Points by what stays the same on a curve: the sizes where m varies along it, m where the sizes do."""
+    found: dict[str, list[Point]] = {}
+    for point in errors.study.points:
+        found.setdefault(point.sizes.label if along == "m" else f"{point.m}", []).append(point)
+    return found
+
+
+def _falls(errors: Errors, make: Make, along: str) -> list[Demand]:
+    demands = []
+    curves = _curves(errors, along)
+    for method in PAPER:
+        total: dict[Place, float] = {}
+        for name, points in curves.items():
+            places = [(point, make(method)) for point in points]
+            weights = slope(places, [point.m if along == "m" else point.sizes.mean for point in points])
+            label = f"{_title(method)}, {'n' if along == 'm' else 'm'} = {name}"
+            single = errors.contrast(f"slope in {along}, {label}", weights)
+            demands.append(Demand(single, places[-1], carries=False))
+            total |= {place: weight / len(curves) for place, weight in weights.items()}
+        mean = errors.contrast(f"slope in {along}, {_title(method)}", total)
+        demands.append(Demand(mean, places[-1], breach=FLAT))
+    return demands
+
+
+def _better(errors: Errors, make: Make, first: str, second: str, limit: float = 0.0) -> list[Demand]:
+    """`first` has the smaller error: on average over the grid, and nowhere the larger one."""
+    points = errors.study.points
+    pairs = {point: ((point, make(first)), (point, make(second))) for point in points}
+    label = f"{_title(first)} / {_title(second)}"
+    mean = errors.contrast(label, ratio([a for a, _ in pairs.values()], [b for _, b in pairs.values()]))
+    singles = [
+        Demand(errors.contrast(f"{label} at m = {point.m}, n = {point.sizes.label}", ratio([a], [b])), a, carries=False)
+        for point, (a, b) in pairs.items()
+    ]
+    worst = max(singles, key=lambda d: d.contrast.value)
+    return [Demand(mean, worst.suspect, limit), *singles]
+
+
+def _best_and_worst(errors: Errors, make: Make) -> list[Demand]:
+    best = [d for other in ("fedsgd", "fedhybrid", "fedavg") for d in _better(errors, make, "fednewton", other)]
+    return [*best, *(d for other in ("fedsgd", "fedhybrid") for d in _better(errors, make, other, "fedavg"))]
+
+
+def _u_shape(errors: Errors, make: Make) -> list[Demand]:
+    at = {(point.mu, point.K): point for point in errors.study.points}
+    low, high = sorted({mu for mu, _ in at})[:2]
+    steps = sorted({K for _, K in at if K is not None})
+    demands = []
+    for method in PAPER:
+        arm = make(method)
+        best = min((at[low, K] for K in steps[1:-1]), key=lambda point: errors.mse(point, arm)[0])
+        for end in (steps[0], steps[-1]):
+            label = f"{_title(method)}, K = {best.K} / K = {end}"
+            contrast = errors.contrast(label, ratio([(best, arm)], [(at[low, end], arm)]))
+            demands.append(Demand(contrast, (at[low, end], arm), breach=FLAT))
+        late = [K for K in steps if K > 100]
+        label = f"{_title(method)}, mu = {high:g} / mu = {low:g} at K > 100"
+        weights = ratio([(at[high, K], arm) for K in late], [(at[low, K], arm) for K in late])
+        demands.append(Demand(errors.contrast(label, weights), (at[low, late[-1]], arm), breach=FLAT))
+    return demands
+
+
+def _spread(errors: Errors, make: Make) -> list[Demand]:
+    demands = []
+    curves = _curves(errors, "m").values()
+    for method in PAPER:
+        if method == "fedavg":
+            continue
+        faster: dict[Place, float] = {}
+        for points in curves:
+            for arm, sign in ((make(method), 1), (make("fedavg"), -1)):
+                weights = slope([(point, arm) for point in points], [point.m for point in points])
+                faster |= {place: sign * weight / len(curves) for place, weight in weights.items()}
+        last = (next(iter(curves))[-1], make(method))
+        demands.append(Demand(errors.contrast(f"slope in m, {_title(method)} less FedAvg", faster), last))
+        first, final = [(points[0], make(method)) for points in curves], [(points[-1], make(method)) for points in curves]
+        label = f"{_title(method)}, m = {final[0][0].m} / m = {first[0][0].m}"
+        demands.append(Demand(errors.contrast(label, ratio(final, first)), last, limit=STEADY, breach=STEADY))
+    return demands
+
+
+_DEMANDS: dict[str, Callable[[Errors, Make], list[Demand]]] = {
+    "C1": partial(_falls, along="m"),
+    "C2": partial(_falls, along="n"),
+    "C3": partial(_better, first="fedhybrid", second="fedsgd", limit=AS_GOOD),
+    "C4": partial(_better, first="fednewton", second="fedavg"),
+    "C5": _best_and_worst,
+    "C6": _u_shape,
+    "C7": _spread,
+}
+
+
+# -- why a claim fails ------------------------------------------------------------------------------------------
+
+CAUSES = ("sampling", "the algorithm without clipping or noise", "clipping", "noise")
+
+
+def anatomy(errors: Errors, point: Point, method: str, calibration: str) -> dict[str, float]:
+    """The MSE of a method by cause: each is what it adds when it comes on top of those before it."""
+    from fedmest.studies.anatomy import STAGES
+
+    ladder = [errors.mse(point, POOLED)[0]]
+    ladder += [errors.mse(point, Estimator(method, calibration, mu))[0] for mu in STAGES]
+    return dict(zip(CAUSES, [ladder[0], *(b - a for a, b in zip(ladder, ladder[1:], strict=False))], strict=True))
+
+
+def reason(finding: Finding, isolated: Errors) -> str:
+    """What the error consists of where the finding's worst demand is broken, from the runs that isolate the causes."""
+    told = []
+    for method in dict.fromkeys(d.suspect[1].method for d in finding.broken):
+        point, arm = next(d.suspect for d in finding.broken if d.suspect[1].method == method)
+        near = min(isolated.study.points, key=partial(_distance, point))
+        parts = anatomy(isolated, near, arm.method, arm.calibration)
+        whole = math.fsum(parts.values())
+        largest = sorted(parts, key=lambda cause: -parts[cause])[:2]
+        shares = ", ".join(f"{100 * parts[cause] / whole:.0f} % {cause}" for cause in largest)
+        where = f"{near.m} sites of {near.sizes.label} rows" + (f", K = {near.K}" if near.K else "")
+        told.append(f"{_title(method)}'s error at {where}: {shares}")
+    return "; ".join(told)
+
+
+def _distance(a: Point, b: Point) -> float:
+    """How far two points of the grids lie apart; the same law of sizes and the same sort of point come first."""
+    size_a, size_b = (p.rows() / p.m for p in (a, b))
+    strange = 10 * ((a.K is None) != (b.K is None)) + (a.sizes.law != b.sizes.law)
+    steps = abs(math.log((a.K or 1) / (b.K or 1)))
+    return strange + abs(math.log(size_a / size_b)) + abs(math.log(a.m / b.m)) + steps

@@ -1,0 +1,111 @@
+"""Cells to numbers: joblib hands them to processes here, or to a Dask or Ray cluster; one process stores them."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from fedmest.errors import InputError
+from fedmest.studies.cells import Cell, Row, run
+from fedmest.studies.store import Store
+
+BACKENDS = ("loky", "dask", "ray")
+EXTRAS = {"loky": "studies", "dask": "dask", "ray": "ray"}
+
+
+def complete(
+    cells: Sequence[Cell],
+    store: Store,
+    workers: int,
+    backend: str = "loky",
+    address: str | None = None,
+    progress: Callable[[Cell], None] | None = None,
+) -> None:
+    """Compute those of the cells that the store has not got, and store each as it comes in.
+
+    `workers` counts processes on this machine; at the `address` of a cluster, the cells in flight.
+    """
+    if workers < 1:
+        raise InputError(f"workers={workers} must be at least 1")
+    if backend not in BACKENDS:
+        raise InputError(f"there is no backend {backend!r}; choose one of {', '.join(BACKENDS)}")
+    missing = store.missing(cells)
+    if not missing:
+        return
+    with _cluster(backend, workers, address):
+        for cell, rows, seconds in _finished(missing, backend, workers):
+            store.add(cell, rows, seconds)
+            if progress is not None:
+                progress(cell)
+
+
+def _timed(cell: Cell) -> tuple[Cell, list[Row], float]:
+    start = time.perf_counter()
+    rows = run(cell)
+    return cell, rows, time.perf_counter() - start
+
+
+def _finished(cells: Sequence[Cell], backend: str, workers: int) -> Iterator[tuple[Cell, list[Row], float]]:
+    """Cells as they are done. Ray's backend gives back whole lists only, so it gets a few cells at a time."""
+    from joblib import Parallel, delayed
+
+    if backend == "ray":
+        for start in range(0, len(cells), 4 * workers):
+            yield from Parallel(workers, batch_size=1)(delayed(_timed)(c) for c in cells[start : start + 4 * workers])
+        return
+    parallel = Parallel(workers, batch_size=1, pre_dispatch="2*n_jobs", return_as="generator_unordered")
+    yield from parallel(delayed(_timed)(cell) for cell in cells)
+
+
+@contextmanager
+def _cluster(backend: str, workers: int, address: str | None) -> Iterator[None]:
+    """Make the backend joblib's own for a while; without an address Dask and Ray start on this machine."""
+    try:
+        from joblib import parallel_config
+    except ImportError as error:
+        raise _not_installed(backend) from error
+    if backend == "loky":
+        if address is not None:
+            raise InputError("--address goes with --backend dask or ray")
+        with parallel_config("loky", inner_max_num_threads=1):
+            yield
+        return
+    with (_dask if backend == "dask" else _ray)(workers, address), parallel_config(backend):
+        yield
+
+
+@contextmanager
+def _dask(workers: int, address: str | None) -> Iterator[Any]:
+    try:
+        from distributed import Client
+    except ImportError as error:
+        raise _not_installed("dask") from error
+    own = {"n_workers": workers, "threads_per_worker": 1, "dashboard_address": None}
+    try:
+        client = Client(address, timeout=10) if address else Client(**own)
+    except (OSError, ValueError) as error:
+        raise InputError(f"no Dask scheduler answers at {address} ({error}); is it running?") from error
+    with client:
+        yield client
+
+
+@contextmanager
+def _ray(workers: int, address: str | None) -> Iterator[None]:
+    try:
+        import ray
+        from ray.util.joblib import register_ray
+    except ImportError as error:
+        raise _not_installed("ray") from error
+    try:
+        ray.init(address=address, **({} if address else {"num_cpus": workers, "include_dashboard": False}))
+    except (ConnectionError, ValueError) as error:
+        raise InputError(f"no Ray cluster answers at {address} ({error}); is it running?") from error
+    register_ray()
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _not_installed(backend: str) -> InputError:
+    return InputError(f"this needs packages that are not installed: pip install 'fedmest[{EXTRAS[backend]}]'")

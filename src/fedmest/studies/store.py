@@ -1,0 +1,139 @@
+"""Results on disk: one SQLite file that grows cell by cell, each in a transaction of its own.
+
+A process killed at any moment leaves whole cells only. What a number depends on beside its cell's settings (our
+code, and the libraries that draw and sum) is written once a store, and a store written by others is refused.
+"""
+
+import ast
+import hashlib
+import json
+import math
+import sqlite3
+from collections.abc import Iterable, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from types import TracebackType
+
+import pandas as pd
+
+import fedmest
+from fedmest.errors import InputError
+from fedmest.studies.cells import Cell, Row
+
+FILE = "results.sqlite"
+LIBRARIES = ("numpy", "numba", "scipy")
+CODE = (
+    "arithmetic.py", "federation.py", "fitting.py", "scaling.py", "simulation.py", "engines", "methods", "models",
+    "privacy", "queries", "studies/cells.py",
+)  # fmt: skip
+
+TABLES = """
+CREATE TABLE IF NOT EXISTS written_by (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS cells (
+    id INTEGER PRIMARY KEY, study TEXT NOT NULL, settings TEXT NOT NULL UNIQUE, seconds REAL NOT NULL
+);
+CREATE TABLE IF NOT EXISTS results (
+    cell INTEGER NOT NULL REFERENCES cells (id), estimator TEXT NOT NULL, repetition INTEGER NOT NULL,
+    error REAL, theta TEXT NOT NULL, fault TEXT NOT NULL, PRIMARY KEY (cell, estimator, repetition)
+) WITHOUT ROWID;
+"""
+
+
+def provenance() -> dict[str, str]:
+    """What numbers depend on beside the settings of their cell. Comments and layout of our code do not count."""
+    home = Path(fedmest.__file__).parent
+    digest = hashlib.sha256()
+    for part in CODE:
+        path = home / part
+        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
+            digest.update(ast.dump(ast.parse(file.read_text(encoding="utf-8"))).encode())
+    return {"fedmest code": digest.hexdigest()[:16], **{name: version(name) for name in LIBRARIES}}
+
+
+class Store:
+    """The results in a folder. Opening one that was written by other code or libraries is a fault."""
+
+    def __init__(self, folder: Path, made_by: Mapping[str, str] | None = None) -> None:
+        self.path = folder / FILE
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self.db = sqlite3.connect(self.path, isolation_level=None, timeout=30)
+            self.db.executescript(TABLES)
+            self._check(dict(made_by or provenance()))
+        except OSError as error:
+            raise InputError(f"--out {folder}: {error.strerror}; choose another folder") from error
+        except sqlite3.Error as error:
+            raise InputError(f"{self.path} cannot be used as a store ({error}); choose another --out") from error
+
+    def _check(self, now: dict[str, str]) -> None:
+        self.db.execute("BEGIN IMMEDIATE")
+        before = dict(self.db.execute("SELECT name, value FROM written_by"))
+        if not before:
+            self.db.executemany("INSERT INTO written_by VALUES (?, ?)", sorted(now.items()))
+        self.db.execute("COMMIT")
+        changed = [name for name in now if before and before.get(name) != now[name]]
+        if changed:
+            name = changed[0]
+            raise InputError(
+                f"{self.path} was written with {name} {before.get(name, 'unknown')}, and this is {now[name]}: numbers of "
+                "the two are not mixed; choose another --out, or delete the file to start anew"
+            )
+
+    def __enter__(self) -> "Store":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.db.close()
+
+    def missing(self, cells: Iterable[Cell]) -> list[Cell]:
+        have = {key for (key,) in self.db.execute("SELECT settings FROM cells")}
+        return [cell for cell in cells if cell.key not in have]
+
+    def others(self, cells: Iterable[Cell]) -> int:
+        """Stored cells of the same studies under other settings: kept, and left out of tables and figures."""
+        wanted = list(cells)
+        keys, studies = {cell.key for cell in wanted}, {cell.study for cell in wanted}
+        return sum(
+            key not in keys for study, key in self.db.execute("SELECT study, settings FROM cells") if study in studies
+        )
+
+    def add(self, cell: Cell, rows: Iterable[Row], seconds: float) -> None:
+        self.db.execute("BEGIN IMMEDIATE")
+        try:
+            cursor = self.db.execute(
+                "INSERT OR IGNORE INTO cells (study, settings, seconds) VALUES (?, ?, ?)", (cell.study, cell.key, seconds)
+            )
+            if cursor.rowcount:  # another run on the same folder may have been faster, with the same numbers
+                self.db.executemany(
+                    "INSERT INTO results VALUES (?, ?, ?, ?, ?, ?)",
+                    [(cursor.lastrowid, r.estimator, r.repetition, r.error, json.dumps(r.theta), r.fault) for r in rows],
+                )
+            self.db.execute("COMMIT")
+        except BaseException:
+            self.db.execute("ROLLBACK")
+            raise
+
+    def seconds(self, cells: Iterable[Cell]) -> float:
+        """Core time that the stored ones of these cells took."""
+        took = dict(self.db.execute("SELECT settings, seconds FROM cells"))
+        return math.fsum(took.get(cell.key, 0.0) for cell in cells)
+
+    def table(self, cells: Iterable[Cell]) -> pd.DataFrame:
+        """One line a fit, in the order of the cells and of their estimators, however they came in."""
+        ids = dict(self.db.execute("SELECT settings, id FROM cells"))
+        found = pd.read_sql_query("SELECT cell, estimator, repetition, error, theta, fault FROM results", self.db)
+        by_cell = dict(list(found.groupby("cell")))
+        parts = []
+        for cell in cells:
+            if cell.key not in ids:
+                continue
+            point = cell.point
+            facts = {
+                "study": cell.study, "m": point.m, "n": point.sizes.label, "mu": point.mu,
+                "K": -1 if point.K is None else point.K,
+            }  # fmt: skip
+            part = by_cell[ids[cell.key]].drop(columns="cell")
+            order = {estimator.label: place for place, estimator in enumerate(cell.estimators)}
+            part = part.sort_values(["estimator", "repetition"], key=lambda c: c.map(order) if c.name == "estimator" else c)
+            parts.append(part.assign(**facts)[[*facts, "estimator", "repetition", "error", "theta", "fault"]])
+        return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()

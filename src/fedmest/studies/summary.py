@@ -1,0 +1,100 @@
+"""From fits to means: errors by study, point and estimator, and contrasts of their logarithms with standard errors."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from fedmest.privacy.gdp import Array
+from fedmest.studies.base import Study
+from fedmest.studies.cells import Estimator, Point
+
+Place = tuple[Point, Estimator]
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """sum of c log(MSE): a slope, a log ratio. `low` and `high` are its confidence limits."""
+
+    label: str
+    value: float
+    se: float
+    repetitions: int
+
+    def limits(self, confidence: float) -> tuple[float, float]:
+        reach = float(stats.t.ppf((1 + confidence) / 2, max(self.repetitions - 1, 1))) * self.se
+        return self.value - reach, self.value + reach
+
+
+class Errors:
+    """Squared errors of one study, one array over repetitions for each place on its grid."""
+
+    def __init__(self, study: Study, table: pd.DataFrame) -> None:
+        self.study = study
+        own = table[table["study"] == study.id] if len(table) else table
+        grouped = (
+            {key: part["error"].to_numpy() for key, part in own.groupby(["m", "n", "mu", "K", "estimator"], sort=False)}
+            if len(own)
+            else {}
+        )
+        self._errors: dict[Place, Array] = {}
+        for point in study.points:
+            for estimator in study.estimators:
+                key = (point.m, point.sizes.label, point.mu, -1 if point.K is None else point.K, estimator.label)
+                if key in grouped:
+                    self._errors[point, estimator] = grouped[key]
+
+    def __bool__(self) -> bool:
+        """Whether every place has been computed."""
+        return len(self._errors) == len(self.study.points) * len(self.study.estimators)
+
+    def at(self, point: Point, estimator: Estimator) -> Array:
+        return self._errors[point, estimator]
+
+    def mse(self, point: Point, estimator: Estimator) -> tuple[float, float]:
+        """Mean over repetitions and its standard error."""
+        errors = self.at(point, estimator)
+        if not np.isfinite(errors).all():
+            return math.inf, math.nan
+        return float(errors.mean()), float(errors.std(ddof=1) / math.sqrt(len(errors))) if len(errors) > 1 else math.nan
+
+    def contrast(self, label: str, weights: Mapping[Place, float]) -> Contrast:
+        """sum of weight * log(MSE), standard error by the delta method, repetition by repetition.
+
+        Places that share rows are compared on them: what they have in common cancels in the sum over places.
+        """
+        places = [(self.at(*place), weight) for place, weight in weights.items()]
+        reps = min(len(errors) for errors, _ in places)
+        if not all(np.isfinite(errors).all() for errors, _ in places):
+            return Contrast(label, math.nan, math.nan, reps)
+        value = math.fsum(weight * math.log(errors.mean()) for errors, weight in places)
+        pull = sum((weight * errors[:reps] / errors.mean() for errors, weight in places), np.zeros(reps))
+        se = float(pull.std(ddof=1) / math.sqrt(reps)) if reps > 1 else math.inf
+        return Contrast(label, value, se, reps)
+
+    def frame(self) -> pd.DataFrame:
+        """One line a place: mean, standard error, median, and how many fits broke down."""
+        lines = []
+        for (point, estimator), errors in self._errors.items():
+            mse, se = self.mse(point, estimator)
+            lines.append({
+                "study": self.study.id, "m": point.m, "n": point.sizes.label, "mu": point.mu, "K": point.K,
+                "estimator": estimator.label, "repetitions": len(errors), "mse": mse, "se": se,
+                "median": float(np.median(errors)), "broke_down": int((~np.isfinite(errors)).sum()),
+            })  # fmt: skip
+        return pd.DataFrame(lines).astype({"K": "Int64"}) if lines else pd.DataFrame()
+
+
+def slope(places: Sequence[Place], x: Sequence[float]) -> dict[Place, float]:
+    """Weights of the least-squares slope of log(MSE) on log(x)."""
+    u = np.log(x)
+    u = (u - u.mean()) / np.sum((u - u.mean()) ** 2)
+    return dict(zip(places, u.tolist(), strict=True))
+
+
+def ratio(above: Sequence[Place], below: Sequence[Place]) -> dict[Place, float]:
+    """Weights of the log ratio of MSEs, averaged over places."""
+    return {**dict.fromkeys(above, 1 / len(above)), **dict.fromkeys(below, -1 / len(below))}
