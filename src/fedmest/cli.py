@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from fedmest.federation import Federation
     from fedmest.methods import Method
     from fedmest.result import Result
+    from fedmest.studies.runner import Done
 
 Progress = Callable[[int, int], None] | None
 
@@ -38,6 +40,10 @@ app = typer.Typer(
     name="fedmest", add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
     help="Differentially private regression over rows that stay at their sites.",
 )  # fmt: skip
+
+
+class Stopped(Exception):
+    """Ctrl-C in a command that keeps what it has done so far, and says so."""
 
 
 def main(args: Sequence[str] | None = None) -> int:
@@ -54,6 +60,8 @@ def main(args: Sequence[str] | None = None) -> int:
             raise KeyboardInterrupt
         sys.stdout.flush()
         return int(code or 0)
+    except Stopped as note:
+        return _fault(f"interrupted; {note}", INTERRUPTED)
     except (KeyboardInterrupt, typer.Abort):
         return _fault("interrupted; nothing was written", INTERRUPTED)
     except BrokenPipeError:  # whoever read our output has seen enough
@@ -89,6 +97,8 @@ def _noticing_interrupts() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, notice)
     try:
         yield
+    except Stopped:
+        raise
     except Exception as error:
         if seen:
             raise KeyboardInterrupt from error
@@ -454,6 +464,103 @@ def methods(as_json: AsJson = False) -> None:
     page.print()
     tables.say(page, "Rounds are those of the default options; np-pooled stops when it has converged. Scaling and "
                "the clipping bound may add up to three. Set options with --option NAME=VALUE.")  # fmt: skip
+
+
+@app.command()
+def reproduce(
+    ids: Annotated[
+        list[str] | None, typer.Argument(metavar="[ID]...", show_default=False, help="Studies (default: all).")
+    ] = None,
+    scale: Annotated[str, typer.Option("--scale", metavar="NAME", help="quick: 10 repetitions; paper: 100.")] = "quick",
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Results, figures, page.")] = Path("studies"),
+    listing: Annotated[bool, _option("--list", help="List the studies and what they cost, and stop.")] = False,
+    workers: Annotated[
+        int | None, _option("--workers", metavar="N", help="Processes, or cells in flight (default: all cores).")
+    ] = None,
+    backend: Annotated[str, typer.Option("--backend", metavar="NAME", help="loky, dask or ray.")] = "loky",
+    address: Annotated[
+        str | None, _option("--address", metavar="HOST:PORT", help="A running Dask or Ray cluster.")
+    ] = None,
+    reps: Annotated[int | None, _option("--reps", metavar="N", help="Repetitions, instead of --scale.")] = None,
+    mu: Annotated[float | None, _option("--mu", metavar="NUMBER", help="Budget (default 2).")] = None,
+    beta: Annotated[
+        str | None, _option("--beta", metavar="B,B,...", help="True coefficients, the intercept first.")
+    ] = None,
+    sigma: Annotated[
+        float | None, _option("--sigma", metavar="NUMBER", help="Standard deviation of the features.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run the paper's simulations again, draw its figures, and judge its claims.
+
+    Finished cells are kept: an interrupted run goes on where it stopped, and a longer one builds on a shorter one.
+    """
+    from fedmest.studies.reproduce import Plan
+    from fedmest.studies.reproduce import reproduce as run
+
+    plan = Plan.of(ids or (), scale, reps, mu, _parse_beta(beta), sigma)
+    crew = workers if workers is not None else os.cpu_count() or 1
+    if listing:
+        tables.show_studies(plan, crew, as_json)
+        return
+    done = 0, len(plan.cells())
+    with _long_progress() as show:
+
+        def progress(now: "Done") -> None:
+            nonlocal done
+            done = now.cells, now.of_cells
+            show(now)
+
+        try:
+            outcome = run(plan, out, crew, backend, address, progress)
+        except KeyboardInterrupt:
+            note = f"{done[0]:,} of {done[1]:,} cells are stored in {out}; the same command goes on from there"
+            raise Stopped(note) from None
+    tables.show_claims(outcome, out, as_json)
+
+
+def _parse_beta(text: str | None) -> tuple[float, ...] | None:
+    try:
+        return None if text is None else tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise InputError(f"--beta {text!r}: write numbers with commas between them, such as 0.5,-0.5,0.3") from None
+
+
+@contextmanager
+def _long_progress() -> Iterator[Callable[["Done"], None]]:
+    """Cells done and the time left: a bar where stderr is a terminal, else a line a minute."""
+    if not sys.stderr.isatty():
+        began: list[tuple[float, float]] = []
+        said = time.monotonic()
+
+        def tell(now: "Done") -> None:
+            nonlocal said
+            clock = time.monotonic()
+            began.append((clock, now.work))
+            if clock - said < 60:
+                return
+            said = clock
+            (start, first), speed = began[0], 0.0
+            if clock > start:
+                speed = (now.work - first) / (clock - start)
+            left = f", about {(now.of_work - now.work) / speed / 60:.0f} minutes left" if speed else ""
+            print(f"fedmest: {now.cells:,} of {now.of_cells:,} cells{left}", file=sys.stderr, flush=True)
+
+        yield tell
+        return
+    from rich import progress as bars
+    from rich.console import Console
+
+    columns = (
+        bars.TextColumn("{task.description}"), bars.BarColumn(), bars.TimeElapsedColumn(), bars.TextColumn("left"),
+        bars.TimeRemainingColumn(),
+    )  # fmt: skip
+    # cells differ in length: the bar counts the work that is in them
+    with bars.Progress(*columns, console=Console(stderr=True), speed_estimate_period=300, transient=True) as bar:
+        task = bar.add_task("cells")
+        yield lambda now: bar.update(
+            task, description=f"{now.cells:,} of {now.of_cells:,} cells", completed=now.work, total=now.of_work
+        )
 
 
 def _describe(method: type["Method"]) -> dict[str, Any]:

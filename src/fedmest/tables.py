@@ -1,8 +1,10 @@
 """What the commands print for people: paragraphs and tables on a page."""
 
+import json
 import math
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -10,6 +12,7 @@ if TYPE_CHECKING:
 
     from fedmest.federation import Federation
     from fedmest.result import Result
+    from fedmest.studies.reproduce import Outcome, Plan
 
 WIDTH = 100  # of paragraphs, and of pages that are not a terminal
 
@@ -86,3 +89,59 @@ def show_comparison(federation: "Federation", model: str, results: dict[str, "Re
     if len(private) > 1:
         page.print()
         say(page, "Each private method spends its own budget: publish one, or the squares of mu add up.")
+
+
+def show_studies(plan: "Plan", workers: int, as_json: bool) -> None:
+    """The studies: what they are in the paper, which claims they bear on, and what they cost."""
+    from fedmest.studies.base import cost
+
+    entries: list[dict[str, Any]] = []
+    for study in plan.studies:
+        cells = study.cells(plan.repetitions)
+        entries.append({
+            "id": study.id, "title": study.title, "figure": study.figure, "claims": list(study.claims),
+            "cells": len(cells), "minutes": sum(map(cost, cells)) / workers / 60,
+        })  # fmt: skip
+    if as_json:
+        print(json.dumps(entries, indent=2, allow_nan=False))
+        return
+    table = plain_table()
+    for head in ("study", "in the paper", "claims", "cells", "minutes"):
+        table.add_column(head, justify="right" if head in ("cells", "minutes") else "left")
+    for e in entries:
+        table.add_row(e["id"], e["figure"], " ".join(e["claims"]), f"{e['cells']:,}", f"{e['minutes']:.1f}")
+    page = open_page()
+    page.print(table)
+    page.print()
+    minutes = sum(e["minutes"] for e in entries)
+    say(page, f"{plan.repetitions} repetitions; about {minutes:.0f} minutes in all, a guess for {workers} free cores. "
+              "A cell is one point of a grid, up to ten repetitions, all methods.")  # fmt: skip
+
+
+def show_claims(outcome: "Outcome", folder: Path, as_json: bool) -> None:
+    """The verdicts, and where everything else is."""
+    from fedmest.studies.base import CALIBRATIONS
+    from fedmest.studies.claims import CLAIMS, overall
+
+    verdicts = {claim: {c: overall(outcome.findings, claim, c) for c in CALIBRATIONS} for claim in CLAIMS}
+    if as_json:
+        details = [
+            {"claim": f.claim, "study": f.study, "calibration": f.calibration, "verdict": f.verdict,
+             "evidence": f.evidence()}
+            for f in outcome.findings
+        ]  # fmt: skip
+        content = {"claims": verdicts, "findings": details, "page": str(folder / "index.html")}
+        print(json.dumps(content, indent=2, allow_nan=False))
+        return
+    table = plain_table()
+    for head in ("", "claim of the paper", "its calibration", "certified"):
+        table.add_column(head)
+    for claim, text in CLAIMS.items():
+        table.add_row(claim, text, *verdicts[claim].values())
+    page = open_page()
+    page.print(table)
+    page.print()
+    say(page, f"{outcome.cells:,} cells, {outcome.seconds / 60:.1f} minutes of core time. Figures, evidence, reasons: "
+              f"{folder / 'index.html'}")  # fmt: skip
+    if outcome.left_out:
+        say(page, f"{outcome.left_out:,} stored cells belong to other settings of these studies and were left out.")

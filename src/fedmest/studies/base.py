@@ -38,7 +38,9 @@ class Study:
     claims: tuple[str, ...]
     note: str = ""  # what the paper does not say and is settled here
 
-    def changed(self, mu: float | None, theta: tuple[float, ...] | None, feature_sd: float | None) -> "Study":
+    def changed(
+        self, mu: float | None = None, theta: tuple[float, ...] | None = None, feature_sd: float | None = None
+    ) -> "Study":
         """The study under another budget, truth or spread of the features; a budget that varies stays as it is."""
         points = self.points
         if mu is not None and len({point.mu for point in points}) == 1:

@@ -50,7 +50,7 @@ class Sizes:
         else:
             n = rng.lognormal(self.a, self.b, m)
         if self.total is None:
-            return np.maximum(np.rint(n).astype(np.int64), self.least)
+            return np.maximum(np.rint(n).astype(np.int64), self.least)  # type: ignore[no-any-return]
         spare = self.total - m * self.least
         if spare < 0:
             raise InputError(f"{self.total:,} rows do not give {m:,} sites {self.least} each")
@@ -185,7 +185,8 @@ def _rows(cell: Cell) -> Iterator[Row]:
             try:
                 result = fit(
                     federation, design.model, estimator.method, point.mu if estimator.mu is None else estimator.mu,
-                    scaling="none", seed=(noise_word << 20) + r, **settings, **options(estimator.method, point.K),
+                    scaling="none", seed=(noise_word << 20) + r,
+                    **settings, **options(estimator.method, point.K),  # type: ignore[arg-type]
                 )  # fmt: skip
             except InputError as fault:
                 yield Row(estimator.label, r, math.inf, fault=str(fault))

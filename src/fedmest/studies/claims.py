@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 
 from fedmest.methods import METHODS
 from fedmest.studies.base import CALIBRATIONS, PAPER, POOLED
@@ -213,7 +214,8 @@ def _spread(errors: Errors, make: Make) -> list[Demand]:
                 faster |= {place: sign * weight / len(curves) for place, weight in weights.items()}
         last = (next(iter(curves))[-1], make(method))
         demands.append(Demand(errors.contrast(f"slope in m, {_title(method)} less FedAvg", faster), last))
-        first, final = [(points[0], make(method)) for points in curves], [(points[-1], make(method)) for points in curves]
+        first = [(points[0], make(method)) for points in curves]
+        final = [(points[-1], make(method)) for points in curves]
         label = f"{_title(method)}, m = {final[0][0].m} / m = {first[0][0].m}"
         demands.append(Demand(errors.contrast(label, ratio(final, first)), last, limit=STEADY, breach=STEADY))
     return demands
@@ -241,7 +243,7 @@ def anatomy(errors: Errors, point: Point, method: str, calibration: str) -> dict
 
     ladder = [errors.mse(point, POOLED)[0]]
     ladder += [errors.mse(point, Estimator(method, calibration, mu))[0] for mu in STAGES]
-    return dict(zip(CAUSES, [ladder[0], *(b - a for a, b in zip(ladder, ladder[1:], strict=False))], strict=True))
+    return dict(zip(CAUSES, [ladder[0], *(b - a for a, b in pairwise(ladder))], strict=True))
 
 
 def reason(finding: Finding, isolated: Errors) -> str:

@@ -3,6 +3,7 @@
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,12 +39,16 @@ GREY, BROKEN = "0.45", "×"
 EDGE = {"^": "beyond the axis (value printed)", ">": "beyond the axis (largest value printed)", "x": "a fit broke down"}
 
 
+def check() -> None:
+    """Said before hours of work, not after them."""
+    if find_spec("matplotlib") is None:
+        raise InputError("figures need matplotlib: pip install 'fedmest[studies]'")
+
+
 def draw(errors: Errors, folder: Path) -> list[Path]:
     """Draw a study of which every place has been computed: <study id>.png and <study id>.svg in the folder."""
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise InputError("figures need matplotlib: pip install 'fedmest[studies]'") from error
+    import matplotlib
+
     folder.mkdir(parents=True, exist_ok=True)
     png, svg = (folder / f"{errors.study.id}.{kind}" for kind in ("png", "svg"))
     with matplotlib.rc_context(STYLE):

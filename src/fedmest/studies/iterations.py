@@ -17,7 +17,7 @@ STUDIES = tuple(
         estimators=(POOLED, *BOTH),
         layout=Layout(panels="method", lines="mu", x="K"),
         claims=("C6",),
-        note="The paper does not say how many sites and rows; these are the middle of its first grid, m = 40 and n = 70. "
+        note="The paper does not say how many sites and rows; m = 40 and n = 70 are the middle of its first grid. "
         "K counts FedSGD's rounds; FedHybrid's local steps and rounds together, 3 to 2; local steps a round of FedAvg "
         "(two rounds) and FedNewton (one).",
     )

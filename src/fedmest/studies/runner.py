@@ -1,16 +1,29 @@
 """Cells to numbers: joblib hands them to processes here, or to a Dask or Ray cluster; one process stores them."""
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fedmest.errors import InputError
+from fedmest.studies.base import cost
 from fedmest.studies.cells import Cell, Row, run
 from fedmest.studies.store import Store
 
 BACKENDS = ("loky", "dask", "ray")
 EXTRAS = {"loky": "studies", "dask": "dask", "ray": "ray"}
+
+
+@dataclass(frozen=True)
+class Done:
+    """How far a run is: cells, and the work that is in them."""
+
+    cells: int
+    of_cells: int
+    work: float
+    of_work: float
 
 
 def complete(
@@ -19,7 +32,7 @@ def complete(
     workers: int,
     backend: str = "loky",
     address: str | None = None,
-    progress: Callable[[Cell], None] | None = None,
+    progress: Callable[[Done], None] | None = None,
 ) -> None:
     """Compute those of the cells that the store has not got, and store each as it comes in.
 
@@ -30,13 +43,18 @@ def complete(
     if backend not in BACKENDS:
         raise InputError(f"there is no backend {backend!r}; choose one of {', '.join(BACKENDS)}")
     missing = store.missing(cells)
+    work = math.fsum(map(cost, cells))
+    done = Done(len(cells) - len(missing), len(cells), work - math.fsum(map(cost, missing)), work)
+    if progress is not None:
+        progress(done)
     if not missing:
         return
     with _cluster(backend, workers, address):
         for cell, rows, seconds in _finished(missing, backend, workers):
             store.add(cell, rows, seconds)
+            done = replace(done, cells=done.cells + 1, work=done.work + cost(cell))
             if progress is not None:
-                progress(cell)
+                progress(done)
 
 
 def _timed(cell: Cell) -> tuple[Cell, list[Row], float]:
@@ -82,7 +100,7 @@ def _dask(workers: int, address: str | None) -> Iterator[Any]:
         raise _not_installed("dask") from error
     own = {"n_workers": workers, "threads_per_worker": 1, "dashboard_address": None}
     try:
-        client = Client(address, timeout=10) if address else Client(**own)
+        client = Client(address, timeout=10) if address else Client(**own)  # type: ignore[no-untyped-call]
     except (OSError, ValueError) as error:
         raise InputError(f"no Dask scheduler answers at {address} ({error}); is it running?") from error
     with client:

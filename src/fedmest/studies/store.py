@@ -12,7 +12,7 @@ import sqlite3
 from collections.abc import Iterable, Mapping
 from importlib.metadata import version
 from pathlib import Path
-from types import TracebackType
+from typing import Any
 
 import pandas as pd
 
@@ -75,14 +75,14 @@ class Store:
         if changed:
             name = changed[0]
             raise InputError(
-                f"{self.path} was written with {name} {before.get(name, 'unknown')}, and this is {now[name]}: numbers of "
-                "the two are not mixed; choose another --out, or delete the file to start anew"
+                f"{self.path} was written with {name} {before.get(name, 'unknown')}, and this is {now[name]}: numbers "
+                "of the two are not mixed; choose another --out, or delete the file to start anew"
             )
 
     def __enter__(self) -> "Store":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.db.close()
 
     def missing(self, cells: Iterable[Cell]) -> list[Cell]:
@@ -101,13 +101,14 @@ class Store:
         self.db.execute("BEGIN IMMEDIATE")
         try:
             cursor = self.db.execute(
-                "INSERT OR IGNORE INTO cells (study, settings, seconds) VALUES (?, ?, ?)", (cell.study, cell.key, seconds)
+                "INSERT OR IGNORE INTO cells (study, settings, seconds) VALUES (?, ?, ?)",
+                (cell.study, cell.key, seconds),
             )
-            if cursor.rowcount:  # another run on the same folder may have been faster, with the same numbers
-                self.db.executemany(
-                    "INSERT INTO results VALUES (?, ?, ?, ?, ?, ?)",
-                    [(cursor.lastrowid, r.estimator, r.repetition, r.error, json.dumps(r.theta), r.fault) for r in rows],
-                )
+            if cursor.rowcount:  # else another run on the same folder was faster, with the same numbers
+                lines = [
+                    (cursor.lastrowid, r.estimator, r.repetition, r.error, json.dumps(r.theta), r.fault) for r in rows
+                ]
+                self.db.executemany("INSERT INTO results VALUES (?, ?, ?, ?, ?, ?)", lines)
             self.db.execute("COMMIT")
         except BaseException:
             self.db.execute("ROLLBACK")
@@ -128,12 +129,12 @@ class Store:
             if cell.key not in ids:
                 continue
             point = cell.point
-            facts = {
+            facts: dict[str, Any] = {
                 "study": cell.study, "m": point.m, "n": point.sizes.label, "mu": point.mu,
                 "K": -1 if point.K is None else point.K,
             }  # fmt: skip
             part = by_cell[ids[cell.key]].drop(columns="cell")
             order = {estimator.label: place for place, estimator in enumerate(cell.estimators)}
-            part = part.sort_values(["estimator", "repetition"], key=lambda c: c.map(order) if c.name == "estimator" else c)
-            parts.append(part.assign(**facts)[[*facts, "estimator", "repetition", "error", "theta", "fault"]])
+            part = part.assign(**facts, place=part["estimator"].map(order)).sort_values(["place", "repetition"])
+            parts.append(part[[*facts, "estimator", "repetition", "error", "theta", "fault"]])
         return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()

@@ -1,0 +1,94 @@
+"""From ids to a folder: run what is missing, then write tables, figures, and the page with the verdicts."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from fedmest.errors import InputError
+from fedmest.studies import STUDIES, claims, figures, page, study_named
+from fedmest.studies.base import Study
+from fedmest.studies.cells import Cell
+from fedmest.studies.claims import Finding
+from fedmest.studies.runner import Done, complete
+from fedmest.studies.store import Store
+from fedmest.studies.summary import Errors
+
+SCALES = {"quick": 10, "paper": 100}  # repetitions
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be run, under which options."""
+
+    studies: tuple[Study, ...]
+    repetitions: int
+    options: dict[str, Any]
+
+    @classmethod
+    def of(
+        cls, ids: Sequence[str] = (), scale: str = "quick", reps: int | None = None, mu: float | None = None,
+        theta: tuple[float, ...] | None = None, feature_sd: float | None = None,
+    ) -> "Plan":  # fmt: skip
+        """All studies unless some are named; `mu`, `theta` (the intercept first), `feature_sd` change their design."""
+        if scale not in SCALES:
+            raise InputError(f"there is no scale {scale!r}; choose {' or '.join(SCALES)}")
+        if reps is not None and reps < 2:
+            raise InputError(f"reps={reps} must be at least 2: one repetition has no standard error")
+        if mu is not None and not mu > 0:
+            raise InputError(f"mu={mu!r} must be a positive number (inf for no privacy)")
+        if feature_sd is not None and not feature_sd > 0:
+            raise InputError(f"sigma={feature_sd!r} must be a positive number")
+        if theta is not None and len(theta) < 2:
+            raise InputError("beta needs the intercept and at least one slope, such as 0.5,-0.5")
+        options = {"mu": mu, "theta": theta, "feature_sd": feature_sd}
+        chosen = dict.fromkeys(study_named(name).id for name in ids or STUDIES)
+        studies = tuple(STUDIES[name].changed(mu, theta, feature_sd) for name in chosen)
+        given = {name: value for name, value in options.items() if value is not None}
+        return cls(studies, SCALES[scale] if reps is None else reps, given)
+
+    def cells(self) -> list[Cell]:
+        return [cell for study in self.studies for cell in study.cells(self.repetitions)]
+
+    def all_studies(self) -> list[Study]:
+        """Every study under the same options, asked for or not."""
+        own = {study.id: study for study in self.studies}
+        return [own.get(study.id) or study.changed(**self.options) for study in STUDIES.values()]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the folder now holds: studies that are complete in it, and the verdicts from them."""
+
+    errors: dict[str, Errors]
+    findings: list[Finding]
+    seconds: float  # core time of all cells that went into it
+    cells: int
+    left_out: int  # stored cells of these studies under other settings
+
+
+def reproduce(
+    plan: Plan,
+    folder: Path,
+    workers: int,
+    backend: str = "loky",
+    address: str | None = None,
+    progress: Callable[[Done], None] | None = None,
+) -> Outcome:
+    """Complete the plan's cells in the folder's store, then write everything that follows from them."""
+    figures.check()
+    with Store(folder) as store:
+        complete(plan.cells(), store, workers, backend, address, progress)
+        studies = [study for study in plan.all_studies() if not store.missing(study.cells(plan.repetitions))]
+        cells = [cell for study in studies for cell in study.cells(plan.repetitions)]
+        table = store.table(cells)
+        seconds, left_out = store.seconds(cells), store.others(cells)
+    errors = {study.id: Errors(study, table) for study in studies}
+    outcome = Outcome(errors, claims.judge_all(errors), seconds, len(cells), left_out)
+    table.to_parquet(folder / "results.parquet", index=False)
+    pd.concat([e.frame() for e in errors.values()]).to_csv(folder / "summary.csv", index=False, float_format="%.6g")
+    drawn = {name: figures.draw(found, folder / "figures") for name, found in errors.items()}
+    page.write(outcome, plan, drawn, folder)
+    return outcome
