@@ -88,8 +88,8 @@ def _page(outcome: "Outcome", plan: "Plan", drawn: dict[str, list[Path]], folder
         *(_figure(outcome.errors[name].study, files, folder) for name, files in drawn.items()),
         "<h2>What the verdicts rest on</h2>",
         "<p class=small>Slopes are of log MSE on the logarithm of what varies, ± one standard error. Ratios of MSEs "
-        "are averaged over the grid on the log scale. Where a claim fails, the shares say what the error at fault is made "
-        "of, from runs that take the noise away, and then clipping, too (the studies called anatomy).</p>",
+        "are averaged over the grid on the log scale. Where a claim fails, the shares say what an error is made of, "
+        "from runs that take the noise away, and then clipping, too (the studies called anatomy).</p>",
         _evidence(outcome),
         "<h2>To run it again</h2>",
         f"<p class=small>{_settings(outcome, plan)}</p>",

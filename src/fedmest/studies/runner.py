@@ -13,6 +13,7 @@ from fedmest.studies.cells import Cell, Row, run
 from fedmest.studies.store import Store
 
 BACKENDS = ("loky", "dask", "ray")
+ORPHANED = 20  # seconds without work after which processes end, if whoever started them was killed
 EXTRAS = {"loky": "studies", "dask": "dask", "ray": "ray"}
 
 
@@ -85,7 +86,7 @@ def _cluster(backend: str, workers: int, address: str | None) -> Iterator[None]:
     if backend == "loky":
         if address is not None:
             raise InputError("--address goes with --backend dask or ray")
-        with parallel_config("loky", inner_max_num_threads=1):
+        with parallel_config("loky", inner_max_num_threads=1, idle_worker_timeout=ORPHANED):
             yield
         return
     with (_dask if backend == "dask" else _ray)(workers, address), parallel_config(backend):
