@@ -23,7 +23,7 @@ STUDIES = tuple(
             Point(20, Sizes("equal", 30)), Point(60, Sizes("equal", 30)),
             Point(20, Sizes("equal", 110)), Point(60, Sizes("equal", 110)),
             Point(20, Sizes("uniform", 10, 90)), Point(60, Sizes("uniform", 10, 90)),
-            Point(100, Sizes("equal", 400)), Point(200, Sizes("equal", 100)),
+            Point(100, Sizes("equal", 400)), Point(100, Sizes("lognormal", 5.5, 1)), Point(200, Sizes("equal", 100)),
             *(Point(40, Sizes("equal", 70), K=K) for K in (5, 50, 400)),
         ),
         estimators=(POOLED, *(Estimator(e.method, e.calibration, mu) for e in BOTH for mu in STAGES)),

@@ -59,12 +59,12 @@ class Study:
 def cost(cell: Cell) -> float:
     """A guess of the seconds that one core needs, for `--list` and the time left: rows, steps and fits as measured."""
     point, rows = cell.point, cell.point.rows()
-    seconds = 2e-3 + 2e-7 * rows
+    seconds = 2e-3 + 1.5e-7 * rows
     for estimator in cell.estimators:
         counts = cell.design.model == "poisson" and estimator.calibration == "certified"
         steps = 5 if estimator.method in ("np-pooled", "fedirls") else point.K or 50
         local = estimator.method in ("fedavg", "fednewton")
-        every_step = 4e-5 + 1e-6 * point.m if local else 2.5e-4
+        every_step = 3e-5 + 5e-7 * point.m if local else 1.8e-4
         rounds = 2 if estimator.method == "fedavg" else 1
-        seconds += 3e-3 + rounds * steps * (every_step + rows * (3.2e-8 if counts else 7e-9))
+        seconds += 2.5e-3 + rounds * steps * (every_step + rows * (3.2e-8 if counts else 7e-9))
     return (cell.last - cell.first) * seconds

@@ -12,9 +12,11 @@ Beyond chance means 95 % confidence for all such demands of the claim in the stu
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
+
+import numpy as np
 
 from fedmest.methods import METHODS
 from fedmest.studies.base import CALIBRATIONS, PAPER, POOLED
@@ -234,15 +236,19 @@ _DEMANDS: dict[str, Callable[[Errors, Make], list[Demand]]] = {
 
 # -- why a claim fails ------------------------------------------------------------------------------------------
 
-CAUSES = ("sampling", "the algorithm without clipping or noise", "clipping", "noise")
+RARE = 3.0  # a mean that many times its median is that of rare draws
+CAUSES = ("sampling", "the algorithm itself", "clipping", "noise")
 
 
 def anatomy(errors: Errors, point: Point, method: str, calibration: str) -> dict[str, float]:
-    """The MSE of a method by cause: each is what it adds when it comes on top of those before it."""
+    """The typical error of a method by cause: each is what it adds when it comes on top of those before it.
+
+    Medians, for the means of some methods are those of single draws.
+    """
     from fedmest.studies.anatomy import STAGES
 
-    ladder = [errors.mse(point, POOLED)[0]]
-    ladder += [errors.mse(point, Estimator(method, calibration, mu))[0] for mu in STAGES]
+    stages = [POOLED, *(Estimator(method, calibration, mu) for mu in STAGES)]
+    ladder = [float(np.median(errors.at(point, stage))) for stage in stages]
     return dict(zip(CAUSES, [ladder[0], *(b - a for a, b in pairwise(ladder))], strict=True))
 
 
@@ -257,8 +263,20 @@ def reason(finding: Finding, isolated: Errors) -> str:
         largest = sorted(parts, key=lambda cause: -parts[cause])[:2]
         shares = ", ".join(f"{100 * parts[cause] / whole:.0f} % {cause}" for cause in largest)
         where = f"{near.m} sites of {near.sizes.label} rows" + (f", K = {near.K}" if near.K else "")
-        told.append(f"{_title(method)}'s error at {where}: {shares}")
+        told.append(f"{_title(method)}'s median error at {where}: {shares}{_tail(isolated, near, arm)}")
     return "; ".join(told)
+
+
+def _tail(errors: Errors, point: Point, arm: Estimator) -> str:
+    """Where means are those of rare draws: by how much, and whether they come without noise and clipping, too."""
+    with_noise, without = (
+        float(np.mean(found) / np.median(found))
+        for found in (errors.at(point, replace(arm, mu=mu)) for mu in (None, math.inf))
+    )
+    if max(with_noise, without) < RARE:
+        return ""
+    alone = f"{_digits(without)} without noise and clipping"
+    return f"; rare draws make its mean {_digits(with_noise)} times that ({alone})"
 
 
 def _distance(a: Point, b: Point) -> float:

@@ -55,6 +55,7 @@ def draw(errors: Errors, folder: Path) -> list[Path]:
         figure = _anatomy(errors) if errors.study.layout.lines == "stage" else _curves(errors)
         # neither date nor version, so that the same results give the same files
         figure.savefig(png, dpi=130, metadata={"Software": None})
+        figure.set_layout_engine("none")  # it has been laid out
         figure.savefig(svg, metadata={"Date": None, "Creator": None})
     return [png, svg]
 

@@ -69,8 +69,9 @@ def _finished(cells: Sequence[Cell], backend: str, workers: int) -> Iterator[tup
     from joblib import Parallel, delayed
 
     if backend == "ray":
-        for start in range(0, len(cells), 4 * workers):
-            yield from Parallel(workers, batch_size=1)(delayed(_timed)(c) for c in cells[start : start + 4 * workers])
+        with Parallel(workers, batch_size=1) as pool:
+            for start in range(0, len(cells), 4 * workers):
+                yield from pool(delayed(_timed)(cell) for cell in cells[start : start + 4 * workers])
         return
     parallel = Parallel(workers, batch_size=1, pre_dispatch="2*n_jobs", return_as="generator_unordered")
     yield from parallel(delayed(_timed)(cell) for cell in cells)

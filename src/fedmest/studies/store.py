@@ -12,7 +12,6 @@ import sqlite3
 from collections.abc import Iterable, Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -122,19 +121,13 @@ class Store:
     def table(self, cells: Iterable[Cell]) -> pd.DataFrame:
         """One line a fit, in the order of the cells and of their estimators, however they came in."""
         ids = dict(self.db.execute("SELECT settings, id FROM cells"))
-        found = pd.read_sql_query("SELECT cell, estimator, repetition, error, theta, fault FROM results", self.db)
-        by_cell = dict(list(found.groupby("cell")))
-        parts = []
-        for cell in cells:
-            if cell.key not in ids:
-                continue
+        lines = []
+        for order, cell in enumerate(cells):
             point = cell.point
-            facts: dict[str, Any] = {
-                "study": cell.study, "m": point.m, "n": point.sizes.label, "mu": point.mu,
-                "K": -1 if point.K is None else point.K,
-            }  # fmt: skip
-            part = by_cell[ids[cell.key]].drop(columns="cell")
-            order = {estimator.label: place for place, estimator in enumerate(cell.estimators)}
-            part = part.assign(**facts, place=part["estimator"].map(order)).sort_values(["place", "repetition"])
-            parts.append(part[[*facts, "estimator", "repetition", "error", "theta", "fault"]])
-        return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+            facts = cell.study, point.m, point.sizes.label, point.mu, -1 if point.K is None else point.K
+            places = enumerate(estimator.label for estimator in cell.estimators)
+            lines += [(ids[cell.key], order, place, *facts, label) for place, label in places if cell.key in ids]
+        wanted = pd.DataFrame(lines, columns=["cell", "order", "place", "study", "m", "n", "mu", "K", "estimator"])
+        found = pd.read_sql_query("SELECT cell, estimator, repetition, error, theta, fault FROM results", self.db)
+        whole = wanted.merge(found, on=["cell", "estimator"]).sort_values(["order", "place", "repetition"])
+        return whole.drop(columns=["cell", "order", "place"]).reset_index(drop=True)
