@@ -102,7 +102,7 @@ def _dask(workers: int, address: str | None) -> Iterator[Any]:
         raise _not_installed("dask") from error
     own = {"n_workers": workers, "threads_per_worker": 1, "dashboard_address": None}
     try:
-        client = Client(address, timeout=10) if address else Client(**own)  # type: ignore[no-untyped-call]
+        client = Client(address, timeout=10) if address else Client(**own)
     except (OSError, ValueError) as error:
         raise InputError(f"no Dask scheduler answers at {address} ({error}); is it running?") from error
     with client:
