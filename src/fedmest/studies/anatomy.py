@@ -7,7 +7,7 @@ against the pooled fit: steps that did not converge, averages of small sites).
 
 import math
 
-from fedmest.studies.base import BOTH, MODELS, POOLED, Layout, Study
+from fedmest.studies.base import BOTH, MODELS, NAMES, POOLED, Layout, Study
 from fedmest.studies.cells import Design, Estimator, Point, Sizes
 
 NO_NOISE = 1e6  # a budget at which rows are clipped and noise is a millionth
@@ -16,7 +16,7 @@ STAGES = (math.inf, NO_NOISE, None)
 STUDIES = tuple(
     Study(
         id=f"{model}-anatomy",
-        title=f"Where the error comes from; {model} regression",
+        title=f"Where the error comes from; {NAMES[model]} regression",
         figure="not in the paper",
         design=Design.of(model),
         points=(

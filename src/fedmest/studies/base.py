@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 from fedmest.methods import METHODS
 from fedmest.studies.cells import Cell, Design, Estimator, Point, cells
 
-MODELS = ("logistic", "poisson")
+NAMES = {"logistic": "logistic", "poisson": "Poisson"}
+MODELS = tuple(NAMES)
 PAPER = ("fedsgd", "fedhybrid", "fedavg", "fednewton")  # the paper's methods, in the order of its panels
 CALIBRATIONS = ("paper", "certified")  # the rows of a figure
 

@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import numpy as np
 
@@ -52,6 +52,7 @@ class Demand:
     limit: float = 0.0
     breach: float = 0.0
     carries: bool = True
+    rival: str | None = None  # the method that it is compared with
 
 
 @dataclass(frozen=True)
@@ -67,8 +68,11 @@ class Finding:
 
     def evidence(self) -> str:
         """The contrasts that carry the claim, then those that break it, worst first."""
-        main = [d for d in self.demands if d.carries]
-        parts = [_tell(d) for d in main]
+        parts, said = [], ""
+        for demand in (d for d in self.demands if d.carries):
+            about = demand.contrast.label.partition(", ")[0]
+            parts.append(_tell(demand).removeprefix(f"{about}, ") if about == said else _tell(demand))
+            said = about
         others = [d for d in self.broken if not d.carries]
         watched = sum(not d.carries for d in self.demands)
         if others:
@@ -82,11 +86,18 @@ def _tell(demand: Demand) -> str:
         return f"{c.label}: fits broke down"
     if c.label.startswith("slope"):
         return f"{c.label} {c.value:+.2f} ± {c.se:.2f}"
-    return f"{c.label} × {_digits(math.exp(c.value))} (± {100 * math.expm1(min(c.se, 5)):.0f} %)"
+    per_cent = 100 * math.expm1(min(c.se, 5))
+    return f"{c.label} × {_digits(math.exp(c.value))} (± {per_cent:.{0 if per_cent >= 1 else 1}f} %)"
 
 
 def _digits(x: float) -> str:
-    return f"{x:.2f}" if 0.1 <= x < 100 else f"{x:.1e}"
+    """
+    >>> [_digits(x) for x in (1.054, 0.0234, 62.29, 4.04e7, 5.4e-5)]
+    ['1.05', '0.023', '62', '4e7', '5e-5']
+    """
+    if 0.1 <= x < 10:
+        return f"{x:.2f}"
+    return f"{x:.2g}" if 0.001 <= x < 100 else f"{x:.0e}".replace("e+0", "e").replace("e-0", "e-").replace("e+", "e")
 
 
 def judge(claim: str, errors: Errors, calibration: str) -> Finding:
@@ -172,11 +183,14 @@ def _better(errors: Errors, make: Make, first: str, second: str, limit: float = 
     label = f"{_title(first)} / {_title(second)}"
     mean = errors.contrast(label, ratio([a for a, _ in pairs.values()], [b for _, b in pairs.values()]))
     singles = [
-        Demand(errors.contrast(f"{label} at m = {point.m}, n = {point.sizes.label}", ratio([a], [b])), a, carries=False)
+        Demand(
+            errors.contrast(f"{label} at m = {point.m}, n = {point.sizes.label}", ratio([a], [b])), a, carries=False,
+            rival=second,
+        )
         for point, (a, b) in pairs.items()
-    ]
+    ]  # fmt: skip
     worst = max(singles, key=lambda d: d.contrast.value)
-    return [Demand(mean, worst.suspect, limit), *singles]
+    return [Demand(mean, worst.suspect, limit, rival=second), *singles]
 
 
 def _best_and_worst(errors: Errors, make: Make) -> list[Demand]:
@@ -253,18 +267,30 @@ def anatomy(errors: Errors, point: Point, method: str, calibration: str) -> dict
 
 
 def reason(finding: Finding, isolated: Errors) -> str:
-    """What the error consists of where the finding's worst demand is broken, from the runs that isolate the causes."""
+    """What lies behind a failure, for each method at fault where it is worst, from the runs that isolate causes."""
     told = []
     for method in dict.fromkeys(d.suspect[1].method for d in finding.broken):
-        point, arm = next(d.suspect for d in finding.broken if d.suspect[1].method == method)
+        demand = next(d for d in finding.broken if d.suspect[1].method == method)
+        point, arm = demand.suspect
         near = min(isolated.study.points, key=partial(_distance, point))
-        parts = anatomy(isolated, near, arm.method, arm.calibration)
-        whole = math.fsum(parts.values())
-        largest = sorted(parts, key=lambda cause: -parts[cause])[:2]
-        shares = ", ".join(f"{100 * parts[cause] / whole:.0f} % {cause}" for cause in largest)
         where = f"{near.m} sites of {near.sizes.label} rows" + (f", K = {near.K}" if near.K else "")
-        told.append(f"{_title(method)}'s median error at {where}: {shares}{_tail(isolated, near, arm)}")
+        parts = anatomy(isolated, near, method, arm.calibration)
+        if demand.rival:
+            behind = _stages(parts, anatomy(isolated, near, demand.rival, arm.calibration))
+            text = f"{_title(method)} / {_title(demand.rival)}, medians at {where}: {behind}"
+        else:
+            largest = sorted(parts, key=lambda cause: -parts[cause])[:2]
+            shares = (f"{100 * parts[cause] / math.fsum(parts.values()):.0f} % {cause}" for cause in largest)
+            text = f"{_title(method)}'s median error at {where}: {', '.join(shares)}"
+        told.append(text + _tail(isolated, near, arm))
     return "; ".join(told)
+
+
+def _stages(parts: Mapping[str, float], rival: Mapping[str, float]) -> str:
+    """The ratio of two methods as causes are added: it shows which of them sets the two apart."""
+    ratios = [a / b for a, b in zip(accumulate(parts.values()), accumulate(rival.values()), strict=True)][1:]
+    without, clipped, full = (f"× {_digits(value)}" for value in ratios)
+    return f"{without} without noise and clipping, {clipped} with clipping, {full} with both"
 
 
 def _tail(errors: Errors, point: Point, arm: Estimator) -> str:
@@ -275,8 +301,10 @@ def _tail(errors: Errors, point: Point, arm: Estimator) -> str:
     )
     if max(with_noise, without) < RARE:
         return ""
-    alone = f"{_digits(without)} without noise and clipping"
-    return f"; rare draws make its mean {_digits(with_noise)} times that ({alone})"
+    return (
+        f"; rare draws: {_title(arm.method)}'s mean there is {_digits(with_noise)} times its median, "
+        f"{_digits(without)} times without noise and clipping"
+    )
 
 
 def _distance(a: Point, b: Point) -> float:

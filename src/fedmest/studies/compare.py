@@ -1,6 +1,6 @@
 """The methods against each other, sites of about 400 rows."""
 
-from fedmest.studies.base import BOTH, MODELS, OURS, POOLED, Layout, Study
+from fedmest.studies.base import BOTH, MODELS, NAMES, OURS, POOLED, Layout, Study
 from fedmest.studies.cells import Design, Point, Sizes
 
 LAWS = (Sizes("uniform", 100, 700), Sizes("equal", 400), Sizes("lognormal", 5.5, 1))
@@ -8,7 +8,7 @@ LAWS = (Sizes("uniform", 100, 700), Sizes("equal", 400), Sizes("lognormal", 5.5,
 STUDIES = tuple(
     Study(
         id=f"{model}-compare",
-        title=f"The methods against each other, about 400 rows a site; {model} regression",
+        title=f"The methods against each other, about 400 rows a site; {NAMES[model]} regression",
         figure=f"{'Figure 3' if model == 'logistic' else 'Poisson GLM'}, sizes with mean around 400",
         design=Design.of(model),
         points=tuple(Point(m, sizes) for sizes in LAWS for m in (60, 80, 100, 120, 140)),

@@ -1,6 +1,6 @@
 """All sites have the same number of rows (the paper's first simulations)."""
 
-from fedmest.studies.base import BOTH, MODELS, POOLED, Layout, Study
+from fedmest.studies.base import BOTH, MODELS, NAMES, POOLED, Layout, Study
 from fedmest.studies.cells import Design, Point, Sizes
 
 FIGURES = {"logistic": "Figures 1 and 2", "poisson": "appendix, Poisson GLM, 'same n'"}
@@ -8,7 +8,7 @@ FIGURES = {"logistic": "Figures 1 and 2", "poisson": "appendix, Poisson GLM, 'sa
 STUDIES = tuple(
     Study(
         id=f"{model}-equal",
-        title=f"MSE against the number of sites, every site with n rows; {model} regression",
+        title=f"MSE against the number of sites, every site with n rows; {NAMES[model]} regression",
         figure=FIGURES[model],
         design=Design.of(model),
         points=tuple(Point(m, Sizes("equal", n)) for n in (30, 50, 70, 90, 110) for m in (20, 30, 40, 50, 60)),

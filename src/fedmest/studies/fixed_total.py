@@ -1,6 +1,6 @@
 """The same 20,000 rows, spread over more and more sites."""
 
-from fedmest.studies.base import BOTH, MODELS, OURS, POOLED, Layout, Study
+from fedmest.studies.base import BOTH, MODELS, NAMES, OURS, POOLED, Layout, Study
 from fedmest.studies.cells import Design, Point, Sizes
 
 TOTAL = 20_000
@@ -12,7 +12,7 @@ LAWS = (
 STUDIES = tuple(
     Study(
         id=f"{model}-fixed-total",
-        title=f"{TOTAL:,} rows in all, over more and more sites; {model} regression",
+        title=f"{TOTAL:,} rows in all, over more and more sites; {NAMES[model]} regression",
         figure=f"{'Figure 5' if model == 'logistic' else 'appendix, Poisson GLM'}, fixed total sample size",
         design=Design.of(model),
         points=tuple(Point(m, sizes) for sizes in LAWS for m in (20, 50, 100, 150, 200)),

@@ -2,13 +2,13 @@
 
 import math
 
-from fedmest.studies.base import BOTH, MODELS, POOLED, Layout, Study
+from fedmest.studies.base import BOTH, MODELS, NAMES, POOLED, Layout, Study
 from fedmest.studies.cells import Design, Point, Sizes
 
 STUDIES = tuple(
     Study(
         id=f"{model}-iterations",
-        title=f"MSE against the number of iterations; {model} regression",
+        title=f"MSE against the number of iterations; {NAMES[model]} regression",
         figure=f"{'Figure 4' if model == 'logistic' else 'appendix, Poisson GLM'}, accuracy and privacy trade-off",
         design=Design.of(model),
         points=tuple(

@@ -27,7 +27,7 @@ h1 { font-size: 1.6rem; margin: 0 0 .5rem; } h2 { font-size: 1.2rem; margin: 2.5
 p, figcaption { max-width: 46rem; } figcaption, .small { color: var(--soft); font-size: .88rem; }
 .wide { overflow-x: auto; } table { border-collapse: collapse; width: 100%; }
 th, td { text-align: left; vertical-align: top; padding: .45rem .7rem .45rem 0; border-bottom: 1px solid var(--line); }
-td.evidence { min-width: 17rem; font-size: .82rem; } thead th { white-space: nowrap; }
+td.evidence { min-width: 17rem; font-size: .82rem; } tbody a { white-space: nowrap; }
 .verdict { font-weight: 650; } .holds { color: var(--holds); } .fails { color: var(--fails); }
 .unclear, .not-run { color: var(--unclear); } .why { color: var(--soft); display: block; margin-top: .25rem; }
 figure { margin: 1rem 0 2rem; } figure img { width: 100%; background: var(--plate); border-radius: 4px; }
@@ -88,8 +88,8 @@ def _page(outcome: "Outcome", plan: "Plan", drawn: dict[str, list[Path]], folder
         *(_figure(outcome.errors[name].study, files, folder) for name, files in drawn.items()),
         "<h2>What the verdicts rest on</h2>",
         "<p class=small>Slopes are of log MSE on the logarithm of what varies, ± one standard error. Ratios of MSEs "
-        "are averaged over the grid on the log scale. Where a claim fails, the shares say what an error is made of, "
-        "from runs that take the noise away, and then clipping, too (the studies called anatomy).</p>",
+        "are averaged over the grid on the log scale. Where a claim fails, the last sentence says what is behind "
+        "it, from runs that take the noise away, and then clipping, too (the studies called anatomy).</p>",
         _evidence(outcome),
         "<h2>To run it again</h2>",
         f"<p class=small>{_settings(outcome, plan)}</p>",
