@@ -497,10 +497,12 @@ def reproduce(
     """
     from fedmest.studies.reproduce import Plan
     from fedmest.studies.reproduce import reproduce as run
+    from fedmest.studies.runner import check
 
     plan = Plan.of(ids or (), scale, reps, mu, _parse_beta(beta), sigma)
     crew = workers if workers is not None else os.cpu_count() or 1
     if listing:
+        check(crew, backend, address)
         tables.show_studies(plan, crew, as_json)
         return
     done = 0, len(plan.cells())

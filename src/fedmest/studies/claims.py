@@ -7,7 +7,8 @@ carry the claim (one a method, averaged over the grid); the others watch single 
 - holds where all that carry it are met beyond chance and none is broken,
 - is unclear else.
 
-Beyond chance means 95 % confidence for all such demands of the claim in the study together (Bonferroni).
+Beyond chance means 95 % confidence for all demands of the claim in the study together (Bonferroni). Where a fit broke
+down, no claim holds.
 """
 
 import math
@@ -104,10 +105,10 @@ def judge(claim: str, errors: Errors, calibration: str) -> Finding:
     """One claim in one study."""
     demands = tuple(_DEMANDS[claim](errors, partial(Estimator, calibration=calibration)))
     broken = []
-    met = True
+    met = errors.finite(calibration)
     for carries in (True, False):
         group = [d for d in demands if d.carries is carries]
-        confidence = 1 - 2 * (1 - CONFIDENCE) / max(len(group), 1)  # one-sided
+        confidence = 1 - (1 - CONFIDENCE) / max(len(group), 1)  # half of it to each group, and only one side counts
         for demand in group:
             low, high = demand.contrast.limits(confidence)
             if low > demand.breach:
@@ -275,6 +276,9 @@ def reason(finding: Finding, isolated: Errors) -> str:
         near = min(isolated.study.points, key=partial(_distance, point))
         where = f"{near.m} sites of {near.sizes.label} rows" + (f", K = {near.K}" if near.K else "")
         parts = anatomy(isolated, near, method, arm.calibration)
+        if not all(map(math.isfinite, parts.values())):
+            told.append(f"{_title(method)} at {where}: fits broke down")
+            continue
         if demand.rival:
             behind = _stages(parts, anatomy(isolated, near, demand.rival, arm.calibration))
             text = f"{_title(method)} / {_title(demand.rival)}, medians at {where}: {behind}"

@@ -248,7 +248,8 @@ def _band(mean: float, se: float) -> tuple[float, float]:
 def _range(errors: Errors) -> tuple[float, float]:
     """Of the axis that all panels share."""
     means = [errors.mse(point, estimator)[0] for point in errors.study.points for estimator in errors.study.estimators]
-    low, high = 0.75 * min(means), 1.4 * max(mean for mean in means if math.isfinite(mean))
+    finite = [mean for mean in means if math.isfinite(mean)] or [1.0]
+    low, high = 0.75 * min(finite), 1.4 * max(finite)
     return low, high if high < low * 10 ** (DECADES + 1) else low * 10**DECADES
 
 

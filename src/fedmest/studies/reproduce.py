@@ -1,5 +1,6 @@
 """From ids to a folder: run what is missing, then write tables, figures, and the page with the verdicts."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from fedmest.studies import STUDIES, claims, figures, page, study_named
 from fedmest.studies.base import Study
 from fedmest.studies.cells import Cell
 from fedmest.studies.claims import Finding
-from fedmest.studies.runner import Done, complete
+from fedmest.studies.runner import Done, check, complete
 from fedmest.studies.store import Store
 from fedmest.studies.summary import Errors
 
@@ -39,15 +40,24 @@ class Plan:
             raise InputError(f"reps={reps} must be at least 2: one repetition has no standard error")
         if mu is not None and not mu > 0:
             raise InputError(f"mu={mu!r} must be a positive number (inf for no privacy)")
-        if feature_sd is not None and not feature_sd > 0:
+        if feature_sd is not None and not 0 < feature_sd < math.inf:
             raise InputError(f"sigma={feature_sd!r} must be a positive number")
-        if theta is not None and len(theta) < 2:
-            raise InputError("beta needs the intercept and at least one slope, such as 0.5,-0.5")
+        if theta is not None and not (len(theta) > 1 and all(map(math.isfinite, theta))):
+            raise InputError("beta needs the intercept and at least one slope, finite numbers such as 0.5,-0.5")
         options = {"mu": mu, "theta": theta, "feature_sd": feature_sd}
         chosen = dict.fromkeys(study_named(name).id for name in ids or STUDIES)
         studies = tuple(STUDIES[name].changed(mu, theta, feature_sd) for name in chosen)
         given = {name: value for name, value in options.items() if value is not None}
         return cls(studies, SCALES[scale] if reps is None else reps, given)
+
+    def flags(self) -> str:
+        """As they are given on the command line."""
+        text = f" --reps {self.repetitions}"
+        for flag, value in (("mu", self.options.get("mu")), ("sigma", self.options.get("feature_sd"))):
+            text += f" --{flag} {value:g}" if value is not None else ""
+        if theta := self.options.get("theta"):
+            text += f" --beta {','.join(f'{t:g}' for t in theta)}"
+        return text
 
     def cells(self) -> list[Cell]:
         return [cell for study in self.studies for cell in study.cells(self.repetitions)]
@@ -79,6 +89,7 @@ def reproduce(
 ) -> Outcome:
     """Complete the plan's cells in the folder's store, then write everything that follows from them."""
     figures.check()
+    check(workers, backend, address)
     with Store(folder) as store:
         complete(plan.cells(), store, workers, backend, address, progress)
         studies = [study for study in plan.all_studies() if not store.missing(study.cells(plan.repetitions))]

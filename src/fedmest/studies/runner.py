@@ -5,16 +5,15 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from importlib.util import find_spec
 
 from fedmest.errors import InputError
 from fedmest.studies.base import cost
 from fedmest.studies.cells import Cell, Row, run
 from fedmest.studies.store import Store
 
-BACKENDS = ("loky", "dask", "ray")
+BACKENDS = {"loky": ("joblib", "studies"), "dask": ("distributed", "dask"), "ray": ("ray", "ray")}  # package, extra
 ORPHANED = 20  # seconds without work after which processes end, if whoever started them was killed
-EXTRAS = {"loky": "studies", "dask": "dask", "ray": "ray"}
 
 
 @dataclass(frozen=True)
@@ -39,10 +38,7 @@ def complete(
 
     `workers` counts processes on this machine; at the `address` of a cluster, the cells in flight.
     """
-    if workers < 1:
-        raise InputError(f"workers={workers} must be at least 1")
-    if backend not in BACKENDS:
-        raise InputError(f"there is no backend {backend!r}; choose one of {', '.join(BACKENDS)}")
+    check(workers, backend, address)
     missing = store.missing(cells)
     work = math.fsum(map(cost, cells))
     done = Done(len(cells) - len(missing), len(cells), work - math.fsum(map(cost, missing)), work)
@@ -56,6 +52,19 @@ def complete(
             done = replace(done, cells=done.cells + 1, work=done.work + cost(cell))
             if progress is not None:
                 progress(done)
+
+
+def check(workers: int, backend: str, address: str | None) -> None:
+    """Whether there are such processes to be had."""
+    if workers < 1:
+        raise InputError(f"workers={workers} must be at least 1")
+    if backend not in BACKENDS:
+        raise InputError(f"there is no backend {backend!r}; choose one of {', '.join(BACKENDS)}")
+    if backend == "loky" and address is not None:
+        raise InputError("--address goes with --backend dask or ray")
+    package, extra = BACKENDS[backend]
+    if find_spec(package) is None:
+        raise InputError(f"backend {backend} needs {package}: pip install 'fedmest[{extra}]'")
 
 
 def _timed(cell: Cell) -> tuple[Cell, list[Row], float]:
@@ -80,13 +89,9 @@ def _finished(cells: Sequence[Cell], backend: str, workers: int) -> Iterator[tup
 @contextmanager
 def _cluster(backend: str, workers: int, address: str | None) -> Iterator[None]:
     """Make the backend joblib's own for a while; without an address Dask and Ray start on this machine."""
-    try:
-        from joblib import parallel_config
-    except ImportError as error:
-        raise _not_installed(backend) from error
+    from joblib import parallel_config
+
     if backend == "loky":
-        if address is not None:
-            raise InputError("--address goes with --backend dask or ray")
         with parallel_config("loky", inner_max_num_threads=1, idle_worker_timeout=ORPHANED):
             yield
         return
@@ -95,27 +100,23 @@ def _cluster(backend: str, workers: int, address: str | None) -> Iterator[None]:
 
 
 @contextmanager
-def _dask(workers: int, address: str | None) -> Iterator[Any]:
-    try:
-        from distributed import Client
-    except ImportError as error:
-        raise _not_installed("dask") from error
+def _dask(workers: int, address: str | None) -> Iterator[None]:
+    from distributed import Client
+
     own = {"n_workers": workers, "threads_per_worker": 1, "dashboard_address": None}
     try:
         client = Client(address, timeout=10) if address else Client(**own)
     except (OSError, ValueError) as error:
         raise InputError(f"no Dask scheduler answers at {address} ({error}); is it running?") from error
     with client:
-        yield client
+        yield
 
 
 @contextmanager
 def _ray(workers: int, address: str | None) -> Iterator[None]:
-    try:
-        import ray
-        from ray.util.joblib import register_ray
-    except ImportError as error:
-        raise _not_installed("ray") from error
+    import ray
+    from ray.util.joblib import register_ray
+
     try:
         ray.init(address=address, **({} if address else {"num_cpus": workers, "include_dashboard": False}))
     except (ConnectionError, ValueError) as error:
@@ -125,7 +126,3 @@ def _ray(workers: int, address: str | None) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
-
-
-def _not_installed(backend: str) -> InputError:
-    return InputError(f"this needs packages that are not installed: pip install 'fedmest[{EXTRAS[backend]}]'")

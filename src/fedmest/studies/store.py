@@ -59,6 +59,9 @@ class Store:
             self.db = sqlite3.connect(self.path, isolation_level=None, timeout=30)
             self.db.executescript(TABLES)
             self._check(dict(made_by or provenance()))
+        except InputError:
+            self.db.close()
+            raise
         except OSError as error:
             raise InputError(f"--out {folder}: {error.strerror}; choose another folder") from error
         except sqlite3.Error as error:
@@ -89,12 +92,14 @@ class Store:
         return [cell for cell in cells if cell.key not in have]
 
     def others(self, cells: Iterable[Cell]) -> int:
-        """Stored cells of the same studies under other settings: kept, and left out of tables and figures."""
+        """Stored cells of the same studies under other settings, except for more or fewer repetitions.
+
+        They are kept, and left out of tables and figures.
+        """
         wanted = list(cells)
-        keys, studies = {cell.key for cell in wanted}, {cell.study for cell in wanted}
-        return sum(
-            key not in keys for study, key in self.db.execute("SELECT study, settings FROM cells") if study in studies
-        )
+        known, studies = {_but_for_repetitions(cell.key) for cell in wanted}, {cell.study for cell in wanted}
+        stored = self.db.execute("SELECT study, settings FROM cells")
+        return sum(_but_for_repetitions(key) not in known for study, key in stored if study in studies)
 
     def add(self, cell: Cell, rows: Iterable[Row], seconds: float) -> None:
         self.db.execute("BEGIN IMMEDIATE")
@@ -131,3 +136,7 @@ class Store:
         found = pd.read_sql_query("SELECT cell, estimator, repetition, error, theta, fault FROM results", self.db)
         whole = wanted.merge(found, on=["cell", "estimator"]).sort_values(["order", "place", "repetition"])
         return whole.drop(columns=["cell", "order", "place"]).reset_index(drop=True)
+
+
+def _but_for_repetitions(key: str) -> str:
+    return json.dumps({**json.loads(key), "first": 0, "last": 0}, sort_keys=True)

@@ -61,6 +61,11 @@ class Errors:
             return math.inf, math.nan
         return float(errors.mean()), float(errors.std(ddof=1) / math.sqrt(len(errors))) if len(errors) > 1 else math.nan
 
+    def finite(self, calibration: str) -> bool:
+        """Whether no fit of this calibration broke down."""
+        own = [errors for (_, estimator), errors in self._errors.items() if estimator.calibration == calibration]
+        return all(np.isfinite(errors).all() for errors in own)
+
     def contrast(self, label: str, weights: Mapping[Place, float]) -> Contrast:
         """sum of weight * log(MSE), standard error by the delta method, repetition by repetition.
 
