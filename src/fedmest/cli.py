@@ -528,27 +528,29 @@ def _parse_beta(text: str | None) -> tuple[float, ...] | None:
         raise InputError(f"--beta {text!r}: write numbers with commas between them, such as 0.5,-0.5,0.3") from None
 
 
+def _line_a_minute() -> Callable[["Done"], None]:
+    started = said = time.monotonic()
+    first = -1.0
+
+    def tell(now: "Done") -> None:
+        nonlocal said, first
+        clock = time.monotonic()
+        if first < 0:
+            first = now.work
+        if clock - said < 60 or now.work == first:
+            return
+        said = clock
+        minutes = (now.of_work - now.work) * (clock - started) / (now.work - first) / 60
+        print(f"fedmest: {now.cells:,} of {now.of_cells:,} cells, about {minutes:.0f} minutes left", file=sys.stderr)
+
+    return tell
+
+
 @contextmanager
 def _long_progress() -> Iterator[Callable[["Done"], None]]:
     """Cells done and the time left: a bar where stderr is a terminal, else a line a minute."""
     if not sys.stderr.isatty():
-        began: list[tuple[float, float]] = []
-        said = time.monotonic()
-
-        def tell(now: "Done") -> None:
-            nonlocal said
-            clock = time.monotonic()
-            began.append((clock, now.work))
-            if clock - said < 60:
-                return
-            said = clock
-            (start, first), speed = began[0], 0.0
-            if clock > start:
-                speed = (now.work - first) / (clock - start)
-            left = f", about {(now.of_work - now.work) / speed / 60:.0f} minutes left" if speed else ""
-            print(f"fedmest: {now.cells:,} of {now.of_cells:,} cells{left}", file=sys.stderr, flush=True)
-
-        yield tell
+        yield _line_a_minute()
         return
     from rich import progress as bars
     from rich.console import Console
@@ -581,6 +583,3 @@ def _describe(method: type["Method"]) -> dict[str, Any]:
         "models": models, "samples_sites": method.samples_sites, "rounds": len(certified.schedule(two_sites)),
         "options": dict(vars(certified)), "paper_options": dict(vars(paper)),
     }  # fmt: skip
-
-
-# -- pages ---------------------------------------------------------------------------------------------------
