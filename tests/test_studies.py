@@ -20,7 +20,10 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from importlib import util
 from itertools import product
+from multiprocessing import active_children
 from pathlib import Path
+from threading import Timer
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -31,6 +34,7 @@ from scipy import stats
 
 from fedmest.cli import main
 from fedmest.errors import InputError
+from fedmest.simulation import simulate
 from fedmest.studies import STUDIES, claims, figures, page, study_named
 from fedmest.studies.anatomy import STAGES
 from fedmest.studies.base import BOTH, CALIBRATIONS, MODELS, OURS, PAPER, POOLED, Study, cost
@@ -96,8 +100,25 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("backend", ["loky", "dask"])
 def test_two_processes_give_the_bytes_that_one_gives(backend: str, alone: Path, tmp_path: Path) -> None:
-    reproduce(Plan((corner(),), 2, {}), tmp_path, workers=2, backend=backend)
+    from distributed import Client
+
+    crew: list[object] = []
+
+    def look(now: Done) -> None:
+        if backend == "loky":
+            crew.append(len(active_children()))
+        elif now.cells:
+            crew.append(Client.current().run_on_scheduler(workers_and_tasks))
+
+    reproduce(Plan((corner(),), 2, {}), tmp_path, workers=2, backend=backend, progress=look)
+    assert crew[-1] == (2 if backend == "loky" else (2, 4))
     assert numbers(tmp_path) == numbers(alone)
+
+
+def workers_and_tasks(dask_scheduler: Any) -> tuple[int, int]:
+    """Of a Dask cluster, and tasks that were done there."""
+    done = (prefix.state_counts["memory"] for prefix in dask_scheduler.task_prefixes.values())
+    return len(dask_scheduler.workers), sum(done)
 
 
 def test_a_run_that_stopped_between_cells_goes_on_to_the_same_bytes(alone: Path, tmp_path: Path) -> None:
@@ -149,18 +170,30 @@ def test_a_killed_run_leaves_whole_cells_and_goes_on_to_the_same_bytes(whole: Pa
 
 
 def test_ctrl_c_says_how_many_cells_are_stored_and_the_same_command_goes_on(whole: Path, tmp_path: Path) -> None:
-    """SIGINT to the whole group, as a terminal sends it: two processes compute."""
+    """SIGINT to the whole group, as a terminal sends it: two processes compute, and may complain by themselves."""
     process = start(tmp_path, workers=2)
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, "")
-    note = re.fullmatch(r"fedmest: interrupted; (\d+) of 25 cells are stored in (\S+); the same command .*\n", err)
+    said = "\n".join(line for line in err.splitlines() if line.startswith("fedmest:"))
+    note = re.fullmatch(r"fedmest: interrupted; (\d+) of 25 cells are stored in (\S+); the same command .*", said)
     assert note is not None, err
     assert note[2] == str(tmp_path)
     assert int(note[1]) <= stored(tmp_path) <= int(note[1]) + 1 < 25  # one can be stored and not yet counted
     assert_whole_cells(tmp_path, fits=2 * len(STUDIES["logistic-equal"].estimators))
     assert main([*CALL, "--workers", "1", "--out", str(tmp_path)]) == 0
     assert numbers(tmp_path) == numbers(whole)
+
+
+def test_a_killed_worker_ends_the_run_with_what_is_stored(tmp_path: Path) -> None:
+    process = start(tmp_path, workers=2)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    workers = [pid for pid in children if "LokyProcess" in Path(f"/proc/{pid}/cmdline").read_text()]
+    os.kill(int(workers[0]), signal.SIGKILL)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert re.search(r"^fedmest: a process was killed .*; \d+ of 25 cells are stored in", err, re.MULTILINE), err
+    assert_whole_cells(tmp_path, fits=2 * len(STUDIES["logistic-equal"].estimators))
 
 
 def test_a_kill_while_a_cell_is_written_leaves_nothing_of_it(tmp_path: Path) -> None:
@@ -200,6 +233,22 @@ def test_a_cell_is_stored_once_and_a_fault_on_the_way_leaves_nothing(tmp_path: P
     assert table[["error", "fault"]].to_numpy().tolist() == [[math.inf, "why"]]
 
 
+def test_an_interrupt_while_a_cell_is_committed_stays_an_interrupt(tmp_path: Path) -> None:
+    """A reader holds the commit up until the signal has come."""
+    cell = corner().cells(2)[0]
+    with Store(tmp_path) as store, closing(sqlite3.connect(tmp_path / FILE, check_same_thread=False)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM cells").fetchall()
+        timers = [Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)), Timer(0.8, reader.rollback)]
+        for timer in timers:
+            timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            store.add(cell, [Row("np-pooled", 0, 1.0)], 1.0)
+        for timer in timers:
+            timer.join()
+        assert store.missing([cell]) == []
+
+
 def test_a_longer_run_computes_the_new_cells_only_and_keeps_the_numbers(tmp_path: Path) -> None:
     study = corner(m=(20,))
     said: list[Done] = []
@@ -223,17 +272,28 @@ def errors_of(point: Point, *estimators: Estimator, study: str = "s", design: De
     return [row.error for row in run(Cell(study, design or Design.of("logistic"), point, estimators, 0, 2))]
 
 
-def test_points_that_differ_in_budget_or_steps_see_the_same_rows_and_others_do_not() -> None:
+def test_points_that_differ_in_budget_or_steps_see_the_same_rows_and_others_do_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seeds: list[tuple[int, ...]] = []
+
+    def noting(model: str, sizes: np.ndarray, seed: list[int], *more: object) -> object:
+        seeds.append(tuple(seed))
+        return simulate(model, sizes, seed, *more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("fedmest.studies.cells.simulate", noting)
     point = Point(4, Sizes("uniform", 20, 40))
     pooled = errors_of(point, POOLED)
     assert len(set(pooled)) == 2
     for same in (replace(point, mu=6.0), replace(point, mu=math.inf), replace(point, K=7)):
         assert errors_of(same, POOLED) == pooled
     assert errors_of(point, POOLED, study="another") == pooled
+    assert len(set(seeds)) == 2
     others = (replace(point, m=5), replace(point, sizes=Sizes("uniform", 20, 41)))
     assert all(not set(errors_of(other, POOLED)) & set(pooled) for other in others)
     for design in (Design.of("logistic", feature_sd=2.0), Design.of("logistic", (0.0, 0.0)), Design.of("poisson")):
         assert not set(errors_of(point, POOLED, design=design)) & set(pooled)
+    assert len(set(seeds)) == 2 * (1 + len(others) + 3)  # and no row in common
 
 
 def test_noise_is_drawn_anew_for_every_point_study_and_repetition_and_not_by_company() -> None:
@@ -284,6 +344,7 @@ def test_sizes_add_up_keep_their_minimum_and_follow_their_law(
         law, lambda: rng.lognormal(a, b, m)
     )()
     assert np.abs(shared - least - spare * weight / weight.sum()).max() < 1 + 1e-9
+    assert (np.diff(shared[np.argsort(weight, kind="stable")])[np.diff(np.sort(weight)) > 0] >= 0).all()
 
 
 def test_sizes_have_the_mean_and_the_limits_they_say() -> None:
@@ -444,7 +505,7 @@ def test_a_flat_error_fails_where_it_is_measured_well_and_is_unclear_where_it_is
         return 1.0
 
     assert verdict(claim, made_up(EQUAL, flat, spread=0.1)) == "fails"
-    assert verdict(claim, made_up(EQUAL, flat, reps=5, spread=1.0, seed=1)) == "unclear"
+    assert verdict(claim, made_up(EQUAL, flat, reps=5, spread=1.0, seed=5)) == "unclear"
     assert verdict(claim, made_up(EQUAL, rate, reps=2, spread=2.0)) != "holds"
 
 
@@ -524,6 +585,15 @@ def test_a_slope_is_the_least_squares_line_and_its_error_that_of_the_bootstrap()
     assert (high - low) / 2 == pytest.approx(stats.t.ppf(0.95, 199) * found.se)
 
 
+def test_as_good_is_enough_to_be_at_least_as_good_and_not_to_be_better() -> None:
+    def alike(errors: dict[Place, np.ndarray]) -> None:
+        for point, arm in product(EQUAL.points, BOTH):
+            errors[point, arm][:] = errors[point, BOTH[0]]
+
+    errors = made_up(EQUAL, rate, edit=alike)
+    assert (verdict("C3", errors), verdict("C4", errors)) == ("holds", "unclear")
+
+
 def test_what_two_methods_have_in_common_cancels_in_their_ratio() -> None:
     point, first, second = EQUAL.points[0], Estimator("fedavg"), Estimator("fednewton")
 
@@ -553,26 +623,28 @@ def test_a_fit_that_broke_down_never_lets_a_claim_hold(claim: str, study: Study)
 
     assert verdict(claim, made_up(study, meets_all)) == "holds"
     where = study.points[6]  # the last K at mu = 2, where steps vary
-    for method in {"C3": ("fedsgd", "fedhybrid"), "C4": ("fedavg", "fednewton")}.get(claim, PAPER):
+    concerned = {"C3": ("fedsgd", "fedhybrid"), "C4": ("fedavg", "fednewton")}.get(claim, PAPER)
+    for method in PAPER:
         errors = made_up(study, meets_all, edit=broken_at(where, Estimator(method, "paper")))
         found = judge(claim, errors, "paper")
         assert found.verdict == "unclear"
-        assert "broke down" in found.evidence()
+        assert ("broke down" in found.evidence()) == (method in concerned)
         assert verdict(claim, errors, "certified") == "holds"
         frame = errors.frame()
         assert frame["broke_down"].sum() == np.isinf(frame["mse"]).sum() == 1
 
 
 def test_equal_methods_are_seldom_told_apart() -> None:
-    """Two methods with the same mean at four points. Demands that carry the claim have 5 % to break by chance,
-    together; so have those that watch single points; and 5 % to be met. Each count of 400 has mean 20: more than 37
-    would come once in 5,000 times; the seeds are fixed.
+    """Two methods with the same mean at four points: C4 fails by chance in at most 5 % of tables, 2.5 % by the demand
+    that carries it and 2.5 % by those that watch single points, and holds in 2.5 %. More than 37 or 22 of 400 would
+    come once in 7,000 and 4,000 times; the seeds are fixed.
     """
     small = replace(corner(), estimators=(Estimator("fedavg"), Estimator("fednewton")))
     found = [judge("C4", made_up(small, lambda *_: 1.0, seed=seed), "certified") for seed in range(400)]
-    assert 5 < sum(any(d.carries for d in f.broken) for f in found) <= 37
-    assert 5 < sum(any(not d.carries for d in f.broken) for f in found) <= 37
-    assert 5 < sum(f.verdict == "holds" for f in found) <= 37
+    assert sum(f.verdict == "fails" for f in found) <= 37
+    assert 1 < sum(any(d.carries for d in f.broken) for f in found) <= 22
+    assert 1 < sum(any(not d.carries for d in f.broken) for f in found) <= 22
+    assert 1 < sum(f.verdict == "holds" for f in found) <= 22
 
 
 @pytest.mark.parametrize(
@@ -605,6 +677,17 @@ def test_the_reason_names_the_largest_part_of_the_error_where_the_claim_fails(
     where = next(p for p in study.points if (p.m, p.sizes.a) == (60, 110))
     isolated = made_up(study, staged, reps=25, spread=0.01, edit=broken_at(where, Estimator("fedavg", "paper"), 1e5))
     assert "rare draws" in claims.reason(judge("C1", made_up(EQUAL, rising), "paper"), isolated)
+
+
+def test_the_reason_of_a_comparison_is_the_ratio_as_causes_are_added() -> None:
+    def staged(point: Point, estimator: Estimator) -> float:
+        ladder = (1, 6, 9) if estimator.method == "fednewton" else (2, 3, 3)
+        return 1.0 if estimator == POOLED else ladder[STAGES.index(estimator.mu)]
+
+    isolated = made_up(STUDIES["logistic-anatomy"], staged, reps=25, spread=0.001)
+    told = claims.reason(judge("C4", made_up(EQUAL, by_method(1, 1, 1, 3)), "certified"), isolated)
+    assert told.startswith("FedNewton / FedAvg")
+    assert [float(x) for x in re.findall(r"× (\S+)", told)] == pytest.approx([0.5, 2, 3], abs=0.02)
 
 
 def test_a_claim_is_judged_over_all_its_studies_and_the_last_over_poisson() -> None:
@@ -788,6 +871,15 @@ def test_the_page_of_all_studies_tells_verdict_evidence_and_reason_of_each(tmp_p
     assert columns == {4, 5}
 
 
+def test_the_page_tells_the_options_to_run_it_again(tmp_path: Path) -> None:
+    plan = Plan.of(["logistic-equal"], reps=3, mu=1.5, theta=(0.25, 0.5), feature_sd=0.75)
+    errors = {"logistic-equal": made_up(plan.studies[0], rate, reps=3)}
+    page.write(Outcome(errors, judge_all(errors), 90.0, 7, 0), plan, {}, tmp_path)
+    text = Page((tmp_path / "index.html").read_text(encoding="utf-8")).text
+    for words in ("--mu 1.5", "--beta 0.25,0.5", "--sigma 0.75"):
+        assert words in text
+
+
 # -- the command ---------------------------------------------------------------------------------------------------
 
 
@@ -811,10 +903,6 @@ def test_the_list_tells_what_there_is_and_runs_nothing(tmp_path: Path, capsys: p
     assert not (tmp_path / "none").exists()
 
 
-def bug(*args: str) -> object:
-    return pytest.param([*args], ("",), marks=pytest.mark.xfail(strict=True, reason="reported"), id=" ".join(args))
-
-
 @pytest.mark.parametrize(
     ("args", "words"),
     [
@@ -827,16 +915,18 @@ def bug(*args: str) -> object:
         (["--beta", "1"], ("beta", "slope")), (["--mu", "0"], ("mu=0", "positive")),
         (["--mu", "nan"], ("mu=nan", "positive")), (["--sigma", "-1"], ("sigma=-1", "positive")),
         (["--sigma", "nan"], ("sigma=nan", "positive")),
-        bug("--list", "--workers", "0"), bug("--list", "--workers", "-1"), bug("--workers", "1", "--sigma", "inf"),
-        bug("--workers", "1", "--beta", "1,inf"), bug("--workers", "1", "--beta", "1,nan"),
+        (["--list", "--workers", "0"], ("workers=0", "at least 1")), (["--sigma", "inf"], ("sigma=inf", "positive")),
+        (["--beta", "1,inf"], ("beta", "finite")), (["--beta", "nan,1"], ("beta", "finite")),
     ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )  # fmt: skip
 def test_a_wrong_call_is_one_line(
     args: list[str], words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name = [] if args[0].startswith("logistic") else ["poisson-equal"]
-    line = fault(capsys, main(["reproduce", *name, *args, "--out", str(tmp_path)]))
+    line = fault(capsys, main(["reproduce", *name, *args, "--out", str(tmp_path / "none")]))
     assert all(word in line for word in words)
+    assert not (tmp_path / "none").exists()
 
 
 def test_json_is_all_that_a_finished_run_prints(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:

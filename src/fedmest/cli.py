@@ -43,7 +43,11 @@ app = typer.Typer(
 
 
 class Stopped(Exception):
-    """Ctrl-C in a command that keeps what it has done so far, and says so."""
+    """The end, before its time, of a command that keeps what it has done so far, and says so."""
+
+    def __init__(self, note: str, code: int) -> None:
+        super().__init__(note)
+        self.code = code
 
 
 def main(args: Sequence[str] | None = None) -> int:
@@ -61,7 +65,7 @@ def main(args: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return int(code or 0)
     except Stopped as note:
-        return _fault(f"interrupted; {note}", INTERRUPTED)
+        return _fault(note, note.code)
     except (KeyboardInterrupt, typer.Abort):
         return _fault("interrupted; nothing was written", INTERRUPTED)
     except BrokenPipeError:  # whoever read our output has seen enough
@@ -495,6 +499,8 @@ def reproduce(
 
     Finished cells are kept: an interrupted run goes on where it stopped, and a longer one builds on a shorter one.
     """
+    from concurrent.futures.process import BrokenProcessPool
+
     from fedmest.studies.reproduce import Plan
     from fedmest.studies.reproduce import reproduce as run
     from fedmest.studies.runner import check
@@ -515,9 +521,11 @@ def reproduce(
 
         try:
             outcome = run(plan, out, crew, backend, address, progress)
-        except KeyboardInterrupt:
-            note = f"{done[0]:,} of {done[1]:,} cells are stored in {out}; the same command goes on from there"
-            raise Stopped(note) from None
+        except (KeyboardInterrupt, BrokenProcessPool) as end:
+            ctrl_c = isinstance(end, KeyboardInterrupt)
+            why = "interrupted" if ctrl_c else "a process was killed (out of memory? try fewer --workers)"
+            note = f"{why}; {done[0]:,} of {done[1]:,} cells are stored in {out}; the same command goes on from there"
+            raise Stopped(note, INTERRUPTED if ctrl_c else 1) from None
     tables.show_claims(outcome, out, as_json)
 
 

@@ -131,7 +131,7 @@ def judge_all(studies: Mapping[str, Errors]) -> list[Finding]:
 
 
 def overall(findings: Iterable[Finding], claim: str, calibration: str) -> str:
-    """The verdict over a claim's studies (C8: over all Poisson studies, the others: over the logistic ones)."""
+    """The verdict over those of a claim's studies that were run: logistic ones, and for C8 all Poisson ones."""
     model = "poisson" if claim == "C8" else "logistic"
     verdicts = [
         f.verdict

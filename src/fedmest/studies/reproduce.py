@@ -54,9 +54,9 @@ class Plan:
         """As they are given on the command line."""
         text = f" --reps {self.repetitions}"
         for flag, value in (("mu", self.options.get("mu")), ("sigma", self.options.get("feature_sd"))):
-            text += f" --{flag} {value:g}" if value is not None else ""
+            text += f" --{flag} {value!r}" if value is not None else ""
         if theta := self.options.get("theta"):
-            text += f" --beta {','.join(f'{t:g}' for t in theta)}"
+            text += f" --beta {','.join(map(repr, theta))}"
         return text
 
     def cells(self) -> list[Cell]:

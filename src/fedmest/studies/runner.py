@@ -1,6 +1,9 @@
 """Cells to numbers: joblib hands them to processes here, or to a Dask or Ray cluster; one process stores them."""
 
 import math
+import multiprocessing
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -68,8 +71,13 @@ def check(workers: int, backend: str, address: str | None) -> None:
 
 
 def _timed(cell: Cell) -> tuple[Cell, list[Row], float]:
+    if threading.current_thread() is threading.main_thread() and multiprocessing.parent_process() is not None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever started this process
     start = time.perf_counter()
-    rows = run(cell)
+    try:
+        rows = run(cell)
+    except ValueError as error:
+        raise InputError(f"{cell.study}: no rows under these settings ({error}); try a smaller --beta") from error
     return cell, rows, time.perf_counter() - start
 
 

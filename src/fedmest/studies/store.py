@@ -115,7 +115,8 @@ class Store:
                 self.db.executemany("INSERT INTO results VALUES (?, ?, ?, ?, ?, ?)", lines)
             self.db.execute("COMMIT")
         except BaseException:
-            self.db.execute("ROLLBACK")
+            if self.db.in_transaction:  # Ctrl-C may come when the commit is done
+                self.db.execute("ROLLBACK")
             raise
 
     def seconds(self, cells: Iterable[Cell]) -> float:

@@ -9,7 +9,7 @@ import pandas as pd
 from scipy import stats
 
 from fedmest.privacy.gdp import Array
-from fedmest.studies.base import Study
+from fedmest.studies.base import PAPER, Study
 from fedmest.studies.cells import Estimator, Point
 
 Place = tuple[Point, Estimator]
@@ -62,9 +62,9 @@ class Errors:
         return float(errors.mean()), float(errors.std(ddof=1) / math.sqrt(len(errors))) if len(errors) > 1 else math.nan
 
     def finite(self, calibration: str) -> bool:
-        """Whether no fit of this calibration broke down."""
-        own = [errors for (_, estimator), errors in self._errors.items() if estimator.calibration == calibration]
-        return all(np.isfinite(errors).all() for errors in own)
+        """Whether no fit of the paper's methods broke down under this calibration."""
+        own = {Estimator(method, calibration) for method in PAPER}
+        return all(np.isfinite(errors).all() for (_, estimator), errors in self._errors.items() if estimator in own)
 
     def contrast(self, label: str, weights: Mapping[Place, float]) -> Contrast:
         """sum of weight * log(MSE), standard error by the delta method, repetition by repetition.
