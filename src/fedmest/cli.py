@@ -40,6 +40,8 @@ app = typer.Typer(
     name="fedmest", add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
     help="Differentially private regression over rows that stay at their sites.",
 )  # fmt: skip
+data_app = typer.Typer(rich_markup_mode=None, help="Public data sets for studies and benchmarks: get them, find them.")
+app.add_typer(data_app, name="data")
 
 
 class Stopped(Exception):
@@ -573,6 +575,41 @@ def _long_progress() -> Iterator[Callable[["Done"], None]]:
         yield lambda now: bar.update(
             task, description=f"{now.cells:,} of {now.of_cells:,} cells", completed=now.work, total=now.of_work
         )
+
+
+@data_app.command()
+def fetch(
+    name: Annotated[str, typer.Argument(metavar="mnist|cifar10", show_default=False, help="The data set.")],
+) -> None:
+    """Download a data set into the folder that `fedmest data where` shows, unless it is there."""
+    from fedmest import data
+
+    with _progress(f"fetching {name}"):
+        try:
+            fetched = data.fetch(name)
+        except data.DownloadError as error:
+            raise Stopped(str(error), 1) from None
+    print(f"{name} is {'now' if fetched else 'already'} in {data.data_folder() / name}")
+
+
+@data_app.command()
+def where(as_json: AsJson = False) -> None:
+    """Show the folder that data sets are read from, and which it holds."""
+    from fedmest import data
+
+    folder = data.data_folder()
+    states = {}
+    for name, archive in data.ARCHIVES.items():
+        lacks = data.missing(name)
+        states[name] = "absent" if len(lacks) == len(archive.files) else "incomplete" if lacks else "present"
+    if as_json:
+        print(json.dumps({"folder": str(folder), "data_sets": states}, indent=2))
+        return
+    source = f"named by {data.VARIABLE}" if os.environ.get(data.VARIABLE) else f"{data.VARIABLE} names another"
+    print(f"{folder} ({source})")
+    for name, state in states.items():
+        print(f"  {name:<8} {state}" + ("" if state == "present" else f"; run 'fedmest data fetch {name}'"))
+    print("  digits   comes with scikit-learn")
 
 
 def _describe(method: type["Method"]) -> dict[str, Any]:
