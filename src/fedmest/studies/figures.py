@@ -39,7 +39,7 @@ GREY, BROKEN = "0.45", "×"
 EDGE = {"^": "beyond the axis (value printed)", ">": "beyond the axis (largest value printed)", "x": "a fit broke down"}
 
 
-def check() -> None:
+def check_installed() -> None:
     """Said before hours of work, not after them."""
     if find_spec("matplotlib") is None:
         raise InputError("figures need matplotlib: pip install 'fedmest[studies]'")

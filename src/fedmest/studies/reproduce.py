@@ -13,7 +13,7 @@ from fedmest.studies import STUDIES, claims, figures, page, study_named
 from fedmest.studies.base import Study
 from fedmest.studies.cells import Cell
 from fedmest.studies.claims import Finding
-from fedmest.studies.runner import Done, check, complete
+from fedmest.studies.runner import Done, check, check_installed, complete
 from fedmest.studies.store import Store
 from fedmest.studies.summary import Errors
 
@@ -88,8 +88,9 @@ def reproduce(
     progress: Callable[[Done], None] | None = None,
 ) -> Outcome:
     """Complete the plan's cells in the folder's store, then write everything that follows from them."""
-    figures.check()
     check(workers, backend, address)
+    check_installed(backend)
+    figures.check_installed()
     with Store(folder) as store:
         complete(plan.cells(), store, workers, backend, address, progress)
         studies = [study for study in plan.all_studies() if not store.missing(study.cells(plan.repetitions))]

@@ -42,6 +42,7 @@ def complete(
     `workers` counts processes on this machine; at the `address` of a cluster, the cells in flight.
     """
     check(workers, backend, address)
+    check_installed(backend)
     missing = store.missing(cells)
     work = math.fsum(map(cost, cells))
     done = Done(len(cells) - len(missing), len(cells), work - math.fsum(map(cost, missing)), work)
@@ -58,13 +59,16 @@ def complete(
 
 
 def check(workers: int, backend: str, address: str | None) -> None:
-    """Whether there are such processes to be had."""
+    """Whether the call makes sense."""
     if workers < 1:
         raise InputError(f"workers={workers} must be at least 1")
     if backend not in BACKENDS:
         raise InputError(f"there is no backend {backend!r}; choose one of {', '.join(BACKENDS)}")
     if backend == "loky" and address is not None:
         raise InputError("--address goes with --backend dask or ray")
+
+
+def check_installed(backend: str) -> None:
     package, extra = BACKENDS[backend]
     if find_spec(package) is None:
         raise InputError(f"backend {backend} needs {package}: pip install 'fedmest[{extra}]'")
