@@ -509,3 +509,18 @@ def test_identical_columns_are_found_among_many_rare_indicators() -> None:
     X[:, 5] = X[:, 2]
     with pytest.raises(fm.InputError, match="'x3' and 'x6' are identical"):
         fm.Federation.from_arrays(X, rng.integers(0, 2, 20_000), np.zeros(20_000, dtype=int))
+
+
+def test_constant_and_identical_columns_stay_in_where_that_is_asked_for() -> None:
+    rng = np.random.default_rng(3)
+    X = np.column_stack([rng.normal(size=400), np.zeros(400), np.zeros(400)])
+    y, sites = rng.integers(0, 2, 400), np.repeat([1, 2], 200)
+    fed = fm.Federation.from_arrays(X, y, sites, degenerate="keep")
+    assert fed.features == ("x1", "x2", "x3")
+    theta = fm.fit(fed, "logistic", "np-pooled", scaling="none").theta
+    assert theta[2:].tolist() == [0.0, 0.0]
+    with pytest.raises(fm.InputError, match="degenerate='drop': choose one of error, keep"):
+        fm.Federation.from_arrays(X, y, sites, degenerate="drop")
+    X[7, 0] = np.nan
+    with pytest.raises(fm.InputError, match="'x1', site '1': a value is missing"):
+        fm.Federation.from_arrays(X, y, sites, degenerate="keep")

@@ -190,8 +190,15 @@ class Federation:
         features: Sequence[str] | None = None,
         bounds: Mapping[str, Any] | None = None,
         target_name: str = "y",
+        degenerate: str = "error",
     ) -> "Federation":
-        """A federation from a matrix without an intercept column, a target and a site label for every row."""
+        """A federation from a matrix without an intercept column, a target and a site label for every row.
+
+        `degenerate="keep"` leaves constant and identical columns in, such as the pixels at the edge of images; the
+        default is to stop and name them.
+        """
+        if degenerate not in inputs.DEGENERATE:
+            raise InputError(f"degenerate={degenerate!r}: choose one of {', '.join(inputs.DEGENERATE)}")
         values = inputs.matrix(X)
         target, labels = inputs.vector(y, "y", len(values)), inputs.vector(sites, "sites", len(values))
         columns = values.shape[1]
@@ -201,7 +208,7 @@ class Federation:
         inputs.check_unique(names)
         declared = inputs.declared_bounds(bounds or {}, names, target_name)
         codes, labels = inputs.site_codes(labels)
-        inputs.check_features(values, names, declared, codes, labels)
+        inputs.check_features(values, names, declared, codes, labels, keep=degenerate == "keep")
         inputs.check_target(target, target_name, declared, codes, labels)
         if (np.diff(codes) >= 0).all():
             order = np.arange(len(codes), dtype=np.int64)

@@ -18,6 +18,7 @@ from fedmest.errors import InputError
 from fedmest.privacy.gdp import Array
 
 MISSING = ("error", "drop")
+DEGENERATE = ("error", "keep")
 MOST_LEVELS = 100  # of a text column; more is a name or a free text, not a category
 MOSTLY_NUMBERS = 0.8  # of a text column's levels: then the rest are slips of the pen
 SCHEMA_KEYS = {"target": str, "site": str, "model": str, "features": list, "ignore": list, "bounds": dict}
@@ -290,8 +291,10 @@ def check_unique(names: Iterable[str]) -> None:
         seen.add(name)
 
 
-def check_features(values: Array, names: Sequence[str], bounds: Bounds, codes: Index, sites: Names) -> None:
-    """Finite, not constant, no two alike, within declared bounds."""
+def check_features(
+    values: Array, names: Sequence[str], bounds: Bounds, codes: Index, sites: Names, keep: bool
+) -> None:
+    """Finite, within declared bounds, and unless such are to be kept, not constant and no two alike."""
     lows, highs = values.min(axis=0), values.max(axis=0)  # not a number spreads into both
     for j, name in enumerate(names):
         if not (math.isfinite(lows[j]) and math.isfinite(highs[j])):
@@ -301,11 +304,11 @@ def check_features(values: Array, names: Sequence[str], bounds: Bounds, codes: I
                 f"column {name!r}, site {_site(row, codes, sites)}: a value is {what}; every feature must "
                 "be a finite number, so mend it or leave the column out"
             )
-        if lows[j] == highs[j]:
+        if lows[j] == highs[j] and not keep:
             raise InputError(f"column {name!r} is constant ({lows[j]:g} in every row); {_HOW_TO_IGNORE}")
         if name in bounds:
             _check_range(f"column {name!r}", values[:, j], lows[j], highs[j], bounds[name], codes, sites)
-    twins = _twins(values)
+    twins = None if keep else _twins(values)
     if twins is not None:
         first, second = (names[j] for j in twins)
         raise InputError(f"columns {first!r} and {second!r} are identical; of the second, {_HOW_TO_IGNORE}")
