@@ -3,38 +3,32 @@
 Whatever compiles or reads numbers is imported inside the commands, so that `--help` answers at once.
 """
 
-import functools
-import inspect
 import json
 import math
 import os
 import signal
 import sys
 import threading
-import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fedmest import tables
+from fedmest.arguments import AsJson, Call, flag, parse_beta, parse_options, takes_call
 from fedmest.errors import InputError
+from fedmest.progress import bar, work_bar
 
 if TYPE_CHECKING:
-    from fedmest.federation import Federation
     from fedmest.methods import Method
     from fedmest.result import Result
     from fedmest.studies.runner import Done
 
-Progress = Callable[[int, int], None] | None
-
 INTERRUPTED = 130
-FIRST = ("file", "target", "site", "model", "method", "methods", "mu")  # in the help; the rest follow
 
 app = typer.Typer(
     name="fedmest", add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
@@ -128,205 +122,6 @@ def _lower(message: str) -> str:
     return message[:1].lower() + message[1:].rstrip().removesuffix(".")
 
 
-# -- what the commands share ---------------------------------------------------------------------------------
-
-
-def _option(*names: str, help: str, metavar: str | None = None) -> Any:
-    return typer.Option(*names, help=help, metavar=metavar, show_default=False)
-
-
-AsJson = Annotated[bool, _option("--json", help="Print JSON and nothing else.")]
-Seed = Annotated[int | None, _option("--seed", metavar="N", help="Repeat the noise; for rehearsals only.")]
-
-
-@dataclass(frozen=True)
-class Call:
-    """The arguments that `fit` and `compare` have in common, as given on the command line."""
-
-    file: Annotated[Path, typer.Argument(metavar="FILE", show_default=False, help="A CSV or Parquet file.")]
-    target: Annotated[str | None, _option("--target", metavar="COLUMN", help="What to explain.")] = None
-    site: Annotated[str | None, _option("--site", metavar="COLUMN", help="Whose row it is.")] = None
-    model: Annotated[
-        str | None, _option("--model", metavar="NAME", help="linear, logistic, poisson or multinomial.")
-    ] = None
-    feature: Annotated[
-        list[str], _option("--feature", metavar="COLUMN", help="A column to use; repeatable (default: all).")
-    ] = field(default_factory=list)
-    ignore: Annotated[
-        list[str], _option("--ignore", metavar="COLUMN", help="A column to leave out; repeatable.")
-    ] = field(default_factory=list)
-    bounds: Annotated[
-        list[str],
-        _option("--bounds", metavar="COLUMN=LOW:HIGH", help="A column's public range; repeatable."),
-    ] = field(default_factory=list)
-    schema: Annotated[
-        Path | None,
-        _option("--schema", metavar="FILE.toml", help="The above, and bounds, in a file; flags win."),
-    ] = None
-    missing: Annotated[
-        str | None, _option("--missing", metavar="RULE", help="Rows with gaps: error (default) or drop.")
-    ] = None
-    mu: Annotated[
-        float, typer.Option("--mu", metavar="NUMBER", help="Privacy budget of every site's rows, or inf.")
-    ] = 2.0
-    calibration: Annotated[
-        str | None, _option("--calibration", metavar="NAME", help="certified (default) or paper.")
-    ] = None
-    clip: Annotated[str | None, _option("--clip", metavar="RULE", help="consistent or norm.")] = None
-    bound: Annotated[
-        str | None, _option("--bound", metavar="RULE", help="Clipping bound: private, paper, or a number.")
-    ] = None
-    schedule: Annotated[
-        str | None, _option("--schedule", metavar="RULE", help="Budget over the steps: geometric or uniform.")
-    ] = None
-    scaling: Annotated[
-        str | None,
-        _option("--scaling", metavar="RULE", help="auto (default), bounds, private, data or none."),
-    ] = None
-    weights: Annotated[str | None, _option("--weights", metavar="RULE", help="size or optimal.")] = None
-    participation: Annotated[
-        float | None, _option("--participation", metavar="SHARE", help="Share of the sites asked in a round.")
-    ] = None
-    ridge: Annotated[
-        float | None, _option("--ridge", metavar="NUMBER", help="Penalty on squared slopes.")
-    ] = None
-    no_intercept: Annotated[bool, _option("--no-intercept", help="Fit without an intercept.")] = False
-    seed: Seed = None
-    option: Annotated[
-        list[str],
-        _option("--option", metavar="NAME=VALUE", help="An option of the method, such as K=50; repeatable."),
-    ] = field(default_factory=list)
-    as_json: AsJson = False
-    out: Annotated[
-        Path | None, _option("--out", metavar="FILE.json", help="Write the result as JSON to a file, too.")
-    ] = None
-
-    def settings(self) -> dict[str, Any]:
-        """Arguments of `fedmest.fit` that were given; its own defaults stand for the rest."""
-        names = ("calibration", "clip", "schedule", "scaling", "weights", "participation", "ridge", "seed")
-        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-        if self.bound is not None:
-            given["bound"] = _number(self.bound)
-        return {**given, "mu": self.mu, "fit_intercept": not self.no_intercept}
-
-    def load(self) -> tuple["Federation", str]:
-        """The federation and the name of the model. Flags win over the schema."""
-        from fedmest import inputs
-        from fedmest.federation import Federation
-        from fedmest.models import model_named
-
-        if self.out is not None:
-            _check_writable(self.out)
-        schema = inputs.read_schema(self.schema) if self.schema is not None else {}
-        given = {"target": self.target, "site": self.site, "model": self.model}
-        chosen = {**schema, **{key: value for key, value in given.items() if value is not None}}
-        for key in given:
-            if key not in chosen:
-                raise InputError(f"no {key} is named; add --{key} or a line '{key} = ...' to a schema")
-        model_named(chosen["model"])
-        federation = Federation.from_frame(
-            inputs.read_frame(self.file), chosen["target"], chosen["site"],
-            features=self.feature or schema.get("features"), ignore=self.ignore or schema.get("ignore", ()),
-            bounds={**schema.get("bounds", {}), **_parse_bounds(self.bounds)},
-            missing=self.missing or "error",
-        )  # fmt: skip
-        return federation, chosen["model"]
-
-    def give(self, content: dict[str, Any], show: Callable[[], None]) -> None:
-        """Hand the result over: to the file, and to the screen in the form that was asked for."""
-        text = json.dumps(content, indent=2, allow_nan=False)
-        if self.out is not None:
-            self.out.write_text(text + "\n", encoding="utf-8")
-        if self.as_json:
-            print(text)
-        else:
-            show()
-
-
-def takes_call(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command `f(call, ...)` every argument of `Call` beside its own, written out once."""
-    shared = inspect.signature(Call).parameters
-    own = dict(list(inspect.signature(command).parameters.items())[1:])
-
-    @functools.wraps(command)
-    def run(**values: Any) -> None:
-        command(Call(**{name: values[name] for name in shared}), **{name: values[name] for name in own})
-
-    factories = {f.name: f.default_factory() for f in fields(Call) if callable(f.default_factory)}
-    ordered = sorted([*shared.values(), *own.values()], key=lambda p: p.name not in FIRST)
-    parameters = [p.replace(kind=p.KEYWORD_ONLY, default=factories.get(p.name, p.default)) for p in ordered]
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {p.name: p.annotation for p in parameters}
-    return run
-
-
-def _number(text: str) -> Any:
-    """A whole number, a number, true or false, or else the text itself: as a Python user would have it."""
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
-
-
-def _parse_bounds(texts: Sequence[str]) -> dict[str, tuple[float, float]]:
-    found: dict[str, tuple[float, float]] = {}
-    for text in texts:
-        name, _, pair = text.rpartition("=")
-        low, _, high = pair.partition(":")
-        try:
-            limits = float(low), float(high)
-        except ValueError:
-            name = ""
-        if not name:
-            raise InputError(f"--bounds {text!r}: write COLUMN=LOW:HIGH, such as age=0:100")
-        if name in found:
-            raise InputError(f"--bounds names column {name!r} twice; once will do")
-        found[name] = limits
-    return found
-
-
-def _parse_options(texts: Sequence[str]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not (name and equals and value):
-            raise InputError(f"--option {text!r}: write NAME=VALUE, such as K=50")
-        if name in found:
-            raise InputError(f"--option names {name!r} twice; once will do")
-        found[name] = _number(value)
-    return found
-
-
-def _check_writable(path: Path) -> None:
-    """Said before the work, not after it."""
-    folder = path.parent
-    if path.is_dir():
-        raise InputError(f"--out {path} is a folder; name a file")
-    if not folder.is_dir():
-        raise InputError(f"--out {path}: there is no folder {folder}; make it first")
-    if not os.access(path if path.exists() else folder, os.W_OK):
-        raise InputError(f"--out {path} may not be written; choose another place")
-
-
-@contextmanager
-def _progress(label: str) -> Iterator[Progress]:
-    """A bar on stderr, where that is a terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich import progress as bars
-    from rich.console import Console
-
-    columns = bars.TextColumn("{task.description}"), bars.BarColumn(), bars.TimeElapsedColumn()
-    with bars.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(label, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
-
-
 # -- commands ------------------------------------------------------------------------------------------------
 
 
@@ -361,10 +156,10 @@ def fit(
     from fedmest import fitting
     from fedmest.methods import method_named
 
-    method_named(method).with_options(options := _parse_options(call.option), call.calibration or "certified")
-    with _progress("reading"):
+    method_named(method).with_options(options := parse_options(call.option), call.calibration or "certified")
+    with bar("reading"):
         federation, model = call.load()
-    with _progress(method) as progress:
+    with bar(method) as progress:
         result = fitting.fit(federation, model, method, progress=progress, **call.settings(), **options)
     call.give(result.as_dict(), lambda: print(result.summary()))
 
@@ -387,12 +182,12 @@ def compare(
     chosen = {name: method_named(name) for name in map(str.strip, methods.split(",")) if name}
     if not chosen:
         raise InputError("--methods names no method; see 'fedmest methods'")
-    options = fitting.options_by_method(list(chosen), _parse_options(call.option))
-    with _progress("reading"):
+    options = fitting.options_by_method(list(chosen), parse_options(call.option))
+    with bar("reading"):
         federation, model = call.load()
     results: dict[str, Result] = {}
     for name in chosen:
-        with _progress(name) as progress:
+        with bar(name) as progress:
             results[name] = fitting.fit(
                 federation, model, name, progress=progress, **call.settings(), **options[name]
             )
@@ -413,7 +208,7 @@ def demo(
         raise InputError(f"mu={mu!r} must be a positive number (inf for a fit without privacy)")
     from fedmest import demo as example
 
-    with _progress("RAND HIE") as progress:
+    with bar("RAND HIE") as progress:
         studies = example.studies(mu, seed, progress)
     if as_json:
         content = {
@@ -479,21 +274,21 @@ def reproduce(
     ] = None,
     scale: Annotated[str, typer.Option("--scale", metavar="NAME", help="quick: 10 repetitions; paper: 100.")] = "quick",
     out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Results, figures, page.")] = Path("studies"),
-    listing: Annotated[bool, _option("--list", help="List the studies and what they cost, and stop.")] = False,
+    listing: Annotated[bool, flag("--list", help="List the studies and what they cost, and stop.")] = False,
     workers: Annotated[
-        int | None, _option("--workers", metavar="N", help="Processes, or cells in flight (default: all cores).")
+        int | None, flag("--workers", metavar="N", help="Processes, or cells in flight (default: all cores).")
     ] = None,
     backend: Annotated[str, typer.Option("--backend", metavar="NAME", help="loky, dask or ray.")] = "loky",
     address: Annotated[
-        str | None, _option("--address", metavar="HOST:PORT", help="A running Dask or Ray cluster.")
+        str | None, flag("--address", metavar="HOST:PORT", help="A running Dask or Ray cluster.")
     ] = None,
-    reps: Annotated[int | None, _option("--reps", metavar="N", help="Repetitions, instead of --scale.")] = None,
-    mu: Annotated[float | None, _option("--mu", metavar="NUMBER", help="Budget (default 2).")] = None,
+    reps: Annotated[int | None, flag("--reps", metavar="N", help="Repetitions, instead of --scale.")] = None,
+    mu: Annotated[float | None, flag("--mu", metavar="NUMBER", help="Budget (default 2).")] = None,
     beta: Annotated[
-        str | None, _option("--beta", metavar="B,B,...", help="True coefficients, the intercept first.")
+        str | None, flag("--beta", metavar="B,B,...", help="True coefficients, the intercept first.")
     ] = None,
     sigma: Annotated[
-        float | None, _option("--sigma", metavar="NUMBER", help="Standard deviation of the features.")
+        float | None, flag("--sigma", metavar="NUMBER", help="Standard deviation of the features.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -507,14 +302,14 @@ def reproduce(
     from fedmest.studies.reproduce import reproduce as run
     from fedmest.studies.runner import check
 
-    plan = Plan.of(ids or (), scale, reps, mu, _parse_beta(beta), sigma)
+    plan = Plan.of(ids or (), scale, reps, mu, parse_beta(beta), sigma)
     crew = workers if workers is not None else os.cpu_count() or 1
     if listing:
         check(crew, backend, address)
         tables.show_studies(plan, crew, as_json)
         return
     done = 0, len(plan.cells())
-    with _long_progress() as show:
+    with work_bar() as show:
 
         def progress(now: "Done") -> None:
             nonlocal done
@@ -531,52 +326,6 @@ def reproduce(
     tables.show_claims(outcome, out, as_json)
 
 
-def _parse_beta(text: str | None) -> tuple[float, ...] | None:
-    try:
-        return None if text is None else tuple(float(part) for part in text.split(","))
-    except ValueError:
-        raise InputError(f"--beta {text!r}: write numbers with commas between them, such as 0.5,-0.5,0.3") from None
-
-
-def _line_a_minute() -> Callable[["Done"], None]:
-    started = said = time.monotonic()
-    first = -1.0
-
-    def tell(now: "Done") -> None:
-        nonlocal said, first
-        clock = time.monotonic()
-        if first < 0:
-            first = now.work
-        if clock - said < 60 or now.work == first:
-            return
-        said = clock
-        minutes = (now.of_work - now.work) * (clock - started) / (now.work - first) / 60
-        print(f"fedmest: {now.cells:,} of {now.of_cells:,} cells, about {minutes:.0f} minutes left", file=sys.stderr)
-
-    return tell
-
-
-@contextmanager
-def _long_progress() -> Iterator[Callable[["Done"], None]]:
-    """Cells done and the time left: a bar where stderr is a terminal, else a line a minute."""
-    if not sys.stderr.isatty():
-        yield _line_a_minute()
-        return
-    from rich import progress as bars
-    from rich.console import Console
-
-    columns = (
-        bars.TextColumn("{task.description}"), bars.BarColumn(), bars.TimeElapsedColumn(), bars.TextColumn("left"),
-        bars.TimeRemainingColumn(),
-    )  # fmt: skip
-    # cells differ in length: the bar counts the work that is in them
-    with bars.Progress(*columns, console=Console(stderr=True), speed_estimate_period=300, transient=True) as bar:
-        task = bar.add_task("cells")
-        yield lambda now: bar.update(
-            task, description=f"{now.cells:,} of {now.of_cells:,} cells", completed=now.work, total=now.of_work
-        )
-
-
 @data_app.command()
 def fetch(
     name: Annotated[str, typer.Argument(metavar="mnist|cifar10", show_default=False, help="The data set.")],
@@ -584,7 +333,7 @@ def fetch(
     """Download a data set into the folder that `fedmest data where` shows, unless it is there."""
     from fedmest import data
 
-    with _progress(f"fetching {name}"):
+    with bar(f"fetching {name}"):
         try:
             fetched = data.fetch(name)
         except data.DownloadError as error:

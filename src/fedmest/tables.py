@@ -141,6 +141,9 @@ def show_claims(outcome: "Outcome", folder: Path, as_json: bool) -> None:
     page = open_page()
     page.print(table)
     page.print()
+    if outcome.computed:
+        say(page, f"{outcome.computed:,} cells were computed in {outcome.wall / 60:.1f} minutes, "
+                  f"{outcome.computed / outcome.wall:.2f} a second.")  # fmt: skip
     say(page, f"{outcome.cells:,} cells, {outcome.seconds / 60:.1f} minutes of core time. Figures, evidence, reasons: "
               f"{folder / 'index.html'}")  # fmt: skip
     if outcome.left_out:

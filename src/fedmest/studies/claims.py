@@ -22,7 +22,7 @@ import numpy as np
 from fedmest.methods import METHODS
 from fedmest.studies.base import CALIBRATIONS, PAPER, POOLED
 from fedmest.studies.cells import Estimator, Point
-from fedmest.studies.summary import Contrast, Errors, Place, ratio, slope
+from fedmest.studies.summary import Contrast, Errors, Place, power, ratio, slope
 
 CONFIDENCE = 0.95
 FLAT = -0.05  # a slope or log ratio above this changes nothing: doubling m takes less than 3.4 % off the error
@@ -98,7 +98,7 @@ def _digits(x: float) -> str:
     """
     if 0.1 <= x < 10:
         return f"{x:.2f}"
-    return f"{x:.2g}" if 0.001 <= x < 100 else f"{x:.0e}".replace("e+0", "e").replace("e-0", "e-").replace("e+", "e")
+    return f"{x:.2g}" if 0.001 <= x < 100 else power(x)
 
 
 def judge(claim: str, errors: Errors, calibration: str) -> Finding:

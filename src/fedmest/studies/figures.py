@@ -12,7 +12,7 @@ from fedmest.methods import METHODS
 from fedmest.studies.anatomy import STAGES
 from fedmest.studies.base import CALIBRATIONS, PAPER, POOLED, Study
 from fedmest.studies.cells import Estimator, Point, Sizes
-from fedmest.studies.summary import Errors, Place
+from fedmest.studies.summary import Errors, Place, power
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -260,4 +260,4 @@ def _short(mean: float) -> str:
     """
     if math.isinf(mean):
         return BROKEN
-    return f"{mean:.3g}" if mean < 999.5 else f"{mean:.0e}".replace("e+0", "e").replace("e+", "e")
+    return f"{mean:.3g}" if mean < 999.5 else power(mean)

@@ -1,6 +1,7 @@
 """From ids to a folder: run what is missing, then write tables, figures, and the page with the verdicts."""
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,6 +78,8 @@ class Outcome:
     seconds: float  # core time of all cells that went into it
     cells: int
     left_out: int  # stored cells of these studies under other settings
+    computed: int = 0  # cells of this call; the others were there
+    wall: float = 0.0  # seconds that they took together
 
 
 def reproduce(
@@ -88,17 +91,19 @@ def reproduce(
     progress: Callable[[Done], None] | None = None,
 ) -> Outcome:
     """Complete the plan's cells in the folder's store, then write everything that follows from them."""
-    check(workers, backend, address)
+    check(workers, backend, address)  # before there is a folder
     check_installed(backend)
     figures.check_installed()
     with Store(folder) as store:
+        computed, start = len(store.missing(plan.cells())), time.perf_counter()
         complete(plan.cells(), store, workers, backend, address, progress)
+        wall = time.perf_counter() - start
         studies = [study for study in plan.all_studies() if not store.missing(study.cells(plan.repetitions))]
         cells = [cell for study in studies for cell in study.cells(plan.repetitions)]
         table = store.table(cells)
         seconds, left_out = store.seconds(cells), store.others(cells)
     errors = {study.id: Errors(study, table) for study in studies}
-    outcome = Outcome(errors, claims.judge_all(errors), seconds, len(cells), left_out)
+    outcome = Outcome(errors, claims.judge_all(errors), seconds, len(cells), left_out, computed, wall)
     table.to_parquet(folder / "results.parquet", index=False)
     pd.concat([e.frame() for e in errors.values()]).to_csv(folder / "summary.csv", index=False, float_format="%.6g")
     drawn = {name: figures.draw(found, folder / "figures") for name, found in errors.items()}

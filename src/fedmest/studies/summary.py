@@ -17,7 +17,7 @@ Place = tuple[Point, Estimator]
 
 @dataclass(frozen=True)
 class Contrast:
-    """sum of c log(MSE): a slope, a log ratio. `low` and `high` are its confidence limits."""
+    """A sum of c log(MSE), such as a slope or a log ratio, with its standard error."""
 
     label: str
     value: float
@@ -91,6 +91,15 @@ class Errors:
                 "median": float(np.median(errors)), "broke_down": int((~np.isfinite(errors)).sum()),
             })  # fmt: skip
         return pd.DataFrame(lines).astype({"K": "Int64"}) if lines else pd.DataFrame()
+
+
+def power(x: float) -> str:
+    """A very large or small number in the room of three letters.
+
+    >>> power(4.04e7), power(5.4e-5), power(2e12)
+    ('4e7', '5e-5', '2e12')
+    """
+    return f"{x:.0e}".replace("e+0", "e").replace("e-0", "e-").replace("e+", "e")
 
 
 def slope(places: Sequence[Place], x: Sequence[float]) -> dict[Place, float]:
