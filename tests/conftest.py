@@ -4,6 +4,7 @@
 """
 
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -27,6 +28,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 # waking threads costs more than these small fits; test_contract.py compares one with two
 numba.set_num_threads(1)
 
+PROGRAM = [sys.executable, "-c", "import sys; from fedmest.cli import main; sys.exit(main())"]  # as a user starts it
 BETA = (0.5, -0.5, 0.3, -0.3, 0.2)  # SPEC section 8; the first is the intercept
 SPREAD = {"linear": 1.0, "logistic": 1.0, "poisson": 0.5, "multinomial": 1.0}
 CLASSES = 3
@@ -149,3 +151,15 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:
 
     monkeypatch.setattr(LocalEngine, "answer", recording)
     return replies
+
+
+def one_line(capsys: pytest.CaptureFixture[str], code: int, expected: int = 2) -> str:
+    """The only line that a fault of the command line prints, after checking that there is nothing else."""
+    out, err = capsys.readouterr()
+    assert code == expected, err
+    assert out == ""
+    assert err.startswith("fedmest: ")
+    assert err.count("\n") == 1, err
+    assert "Traceback" not in err
+    assert expected != 2 or "bug" not in err  # what is wrong with the input is never our bug
+    return err

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,10 +12,10 @@ import pandas as pd
 import pytest
 
 import fedmest as fm
+from conftest import PROGRAM, one_line
 from fedmest import tables
 from fedmest.cli import main
 
-PROGRAM = [sys.executable, "-c", "import sys; from fedmest.cli import main; sys.exit(main())"]
 BOUNDS = ["--bounds", "age=0:100", "--bounds", "bmi=10:60"]
 
 
@@ -44,15 +43,6 @@ def arguments(rows: Path, *more: str, command: str = "fit") -> list[str]:
 
 def federation(rows: Path) -> fm.Federation:
     return fm.Federation.read(rows, "ill", "hospital", bounds={"age": (0, 100), "bmi": (10, 60)})
-
-
-def fault(capsys: pytest.CaptureFixture[str], code: int, expected: int = 2) -> str:
-    out, err = capsys.readouterr()
-    assert code == expected, err
-    assert out == ""
-    assert err.startswith("fedmest: ")
-    assert err.count("\n") == 1
-    return err
 
 
 # -- what the commands print --------------------------------------------------------------------------------
@@ -124,7 +114,7 @@ def test_out_writes_what_json_prints(rows: Path, tmp_path: Path, capsys: pytest.
 def test_rows_with_gaps_can_be_dropped(rows: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with rows.open("a") as file:
         file.write("north,,25,1\n")
-    assert "--missing drop" in fault(capsys, main(arguments(rows)))
+    assert "--missing drop" in one_line(capsys, main(arguments(rows)))
     assert main(arguments(rows, "--missing", "drop", "--json")) == 0
     assert json.loads(capsys.readouterr().out)["settings"]["n_rows"] == 300
 
@@ -287,7 +277,7 @@ def test_flags_win_over_the_schema(rows: Path, capsys: pytest.CaptureFixture[str
 def test_a_bad_schema_is_one_line(
     text: str, words: tuple[str, ...], rows: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    line = fault(capsys, main(with_schema(rows, text)))
+    line = one_line(capsys, main(with_schema(rows, text)))
     assert all(word in line for word in words)
 
 
@@ -331,7 +321,7 @@ def test_a_wrong_call_is_one_line(
 ) -> None:
     if "ROWS" in args:
         args = arguments(rows, *args[2:], command=args[0])
-    line = fault(capsys, main(args))
+    line = one_line(capsys, main(args))
     assert all(word in line for word in words)
 
 
@@ -343,7 +333,7 @@ def test_a_bug_is_one_line_and_its_traceback_is_there_for_the_asking(
 
     monkeypatch.setattr("fedmest.fitting.fit", broken)
     monkeypatch.delenv("FEDMEST_DEBUG", raising=False)
-    line = fault(capsys, main(arguments(rows)), expected=1)
+    line = one_line(capsys, main(arguments(rows)), expected=1)
     assert "bug" in line
     assert "ZeroDivisionError: by zero" in line
     monkeypatch.setenv("FEDMEST_DEBUG", "1")
@@ -359,14 +349,14 @@ def test_too_little_memory_and_a_full_disk_are_one_line(
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "write_text", full)
-        line = fault(capsys, main(arguments(rows, "--out", str(tmp_path / "r.json"))), expected=1)
+        line = one_line(capsys, main(arguments(rows, "--out", str(tmp_path / "r.json"))), expected=1)
     assert "No space left" in line
 
     def hungry(*_: object, **__: object) -> None:
         raise MemoryError
 
     monkeypatch.setattr("fedmest.fitting.fit", hungry)
-    assert "memory" in fault(capsys, main(arguments(rows)), expected=1)
+    assert "memory" in one_line(capsys, main(arguments(rows)), expected=1)
 
 
 def test_ctrl_c_in_a_fit_exits_with_130(
@@ -376,7 +366,7 @@ def test_ctrl_c_in_a_fit_exits_with_130(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("fedmest.fitting.fit", interrupted)
-    assert "interrupted" in fault(capsys, main(arguments(rows)), expected=130)
+    assert "interrupted" in one_line(capsys, main(arguments(rows)), expected=130)
 
 
 def test_help_and_version_exit_with_zero(capsys: pytest.CaptureFixture[str]) -> None:

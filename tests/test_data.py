@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 
 import fedmest as fm
+from conftest import one_line
 from fedmest import data
 from fedmest.cli import main
 
@@ -96,15 +97,6 @@ def cifar(monkeypatch: pytest.MonkeyPatch) -> Tiny:
     tiny = Tiny("cifar10", lambda _: 3)
     monkeypatch.setitem(data.ARCHIVES, "cifar10", tiny.archive)
     return tiny
-
-
-def fault(capsys: pytest.CaptureFixture[str], code: int, expected: int = 2) -> str:
-    out, err = capsys.readouterr()
-    assert code == expected, err
-    assert out == ""
-    assert err.startswith("fedmest: ")
-    assert err.count("\n") == 1
-    return err
 
 
 def everything_in(folder: Path) -> list[Path]:
@@ -459,7 +451,7 @@ def test_without_a_network_fetch_fails_in_one_line_and_leaves_nothing(
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(scratch))
-    err = fault(capsys, main(["data", "fetch", name]), 1)
+    err = one_line(capsys, main(["data", "fetch", name]), 1)
     assert f"{name} could not be fetched, and nothing was written" in err
     assert all(part in err for part in ("OpenML: ", data.ARCHIVES[name].address, str(folder / name)))
     assert list(scratch.iterdir()) == []
@@ -473,7 +465,7 @@ def test_an_interrupted_download_leaves_nothing(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(data, "_get", interrupt)
-    assert "interrupted; nothing was written" in fault(capsys, main(["data", "fetch", "mnist"]), 130)
+    assert "interrupted; nothing was written" in one_line(capsys, main(["data", "fetch", "mnist"]), 130)
     assert everything_in(folder) == []
 
 
@@ -489,7 +481,7 @@ def test_a_write_that_fails_half_way_leaves_no_file(
         return write(path, content)
 
     monkeypatch.setattr(Path, "write_bytes", full_disk)
-    assert "No space left on device" in fault(capsys, main(["data", "fetch", "mnist"]), 1)
+    assert "No space left on device" in one_line(capsys, main(["data", "fetch", "mnist"]), 1)
     assert [path for path in everything_in(folder) if path.is_file()] == []
 
 
@@ -499,10 +491,10 @@ def test_a_folder_that_may_not_be_written_is_said_before_the_download(
     asked = serve(monkeypatch, official(mnist))
     (tmp_path / "a file").write_text("")
     monkeypatch.setenv(data.VARIABLE, str(tmp_path / "a file"))
-    assert "a file is not a folder; let FEDMEST_DATA name another" in fault(capsys, main(["data", "fetch", "mnist"]))
+    assert "a file is not a folder; let FEDMEST_DATA name another" in one_line(capsys, main(["data", "fetch", "mnist"]))
     monkeypatch.setenv(data.VARIABLE, str(tmp_path))
     monkeypatch.setattr(os, "access", lambda *_: False)
-    assert "may not be written" in fault(capsys, main(["data", "fetch", "mnist"]))
+    assert "may not be written" in one_line(capsys, main(["data", "fetch", "mnist"]))
     assert asked == []
 
 
@@ -544,4 +536,4 @@ def test_where_shows_the_folder_and_what_it_holds(
 def test_a_wrong_call_is_answered_in_one_line(
     arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert said in fault(capsys, main(["data", *arguments]))
+    assert said in one_line(capsys, main(["data", *arguments]))

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 import fedmest as fm
+from conftest import one_line
 from fedmest.cli import main
 
 ROWS = 60
@@ -237,18 +238,6 @@ def command_line(path: Path, call: dict[str, Any]) -> list[str]:
         else:
             args += ["--option", f"{name}={value}"]
     return args
-
-
-def one_line(capsys: pytest.CaptureFixture[str], code: int, expected: int = 2) -> str:
-    """The fault's only line, after checking that there is nothing else."""
-    out, err = capsys.readouterr()
-    assert code == expected, err
-    assert out == ""
-    assert err.startswith("fedmest: ")
-    assert err.count("\n") == 1, err
-    assert "Traceback" not in err
-    assert "bug" not in err
-    return err
 
 
 def assert_words(text: str, words: tuple[str, ...]) -> None:

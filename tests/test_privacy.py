@@ -27,6 +27,7 @@ from fedmest.queries import (
     PaperNewton,
     SiteData,
 )
+from fedmest.queries.histogram import SCORE_GRID, main_body, quantile
 
 PRIVATE = [name for name, method in METHODS.items() if method.private]
 QUICK = {"K": 4, "R": 3, "K1": 3, "K2": 4}
@@ -443,6 +444,33 @@ def test_two_fits_with_one_seed_share_no_noise() -> None:
     one = fm.fit(case.fed, "logistic", "fedsgd", 2.0, seed=7, scaling="none", K=3)
     other = fm.fit(case.fed, "logistic", "fedavg", 2.0, seed=7, scaling="none", K=3)
     assert one.settings["bound"] != other.settings["bound"]
+
+
+@pytest.mark.parametrize("other", [{"features": list("vwxy")}, {"bounds": {"x1": (-9, 9)}}], ids=["names", "bounds"])
+def test_fits_that_differ_in_columns_or_bounds_share_no_noise(other: dict[str, Any]) -> None:
+    """The rows are the same, so only noise can tell the two estimates apart."""
+    case = simulate("logistic", 3, 200, seed=1)
+    thetas = [
+        fm.fit(
+            fm.Federation.from_arrays(case.X, case.y, case.sites, **columns), "logistic", "fedsgd", 2.0,
+            seed=7, bound=1.0, scaling="none", K=3,
+        ).theta
+        for columns in ({}, {}, other)
+    ]  # fmt: skip
+    np.testing.assert_array_equal(thetas[0], thetas[1])
+    assert (thetas[0] != thetas[2]).all()
+
+
+def test_one_stray_bin_of_noise_does_not_move_the_bound() -> None:
+    """Counts as 4,400 rows of a logistic model give them, noise of 45 a bin. Such a bin once gave B = 4096."""
+    counts = np.zeros(len(SCORE_GRID) + 1)
+    counts[7:11] = 300, 1900, 1800, 400
+    usual = quantile(main_body(counts, 45.0, 4400.0), SCORE_GRID, 0.97)
+    for stray in (0, 1, 2, 20, len(counts) - 1):
+        noisy = counts.copy()
+        noisy[stray] += 4.9 * 45
+        assert quantile(main_body(noisy, 45.0, 4400.0), SCORE_GRID, 0.97) == pytest.approx(usual)
+    assert main_body(np.full(len(counts), 3.9 * 45), 45.0, 4400.0) is None
 
 
 def test_the_statement_of_a_split_run_names_what_each_half_paid_for() -> None:

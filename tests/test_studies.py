@@ -32,6 +32,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from conftest import PROGRAM, one_line
 from fedmest.cli import main
 from fedmest.errors import InputError
 from fedmest.simulation import simulate
@@ -45,7 +46,6 @@ from fedmest.studies.runner import Done, complete
 from fedmest.studies.store import FILE, Store, provenance
 from fedmest.studies.summary import Errors, Place, ratio, slope
 
-PROGRAM = [sys.executable, "-c", "import sys; from fedmest.cli import main; sys.exit(main())"]
 CALL = ["reproduce", "logistic-equal", "--reps", "2"]  # 25 cells of about 0.1 s
 NUMBERS = ("results.parquet", "summary.csv")
 
@@ -68,15 +68,6 @@ def stored(folder: Path) -> int:
     ):
         return int(db.execute("SELECT count(*) FROM cells").fetchone()[0])
     return 0
-
-
-def fault(capsys: pytest.CaptureFixture[str], code: int) -> str:
-    out, err = capsys.readouterr()
-    assert (code, out) == (2, ""), err
-    assert err.startswith("fedmest: ")
-    assert err.count("\n") == 1
-    assert "bug" not in err
-    return err
 
 
 @pytest.fixture(scope="module")
@@ -373,7 +364,7 @@ def test_a_store_of_other_code_or_libraries_is_refused_by_name(
         with Store(folder, made_by={**now, name: "0.0.1"}) as store:
             store.add(corner().cells(2)[0], [Row("np-pooled", 0, 1.0)], 1.0)
         before = (folder / FILE).read_bytes()
-        line = fault(capsys, main([*CALL, "--out", str(folder)]))
+        line = one_line(capsys, main([*CALL, "--out", str(folder)]))
         assert f"{name} 0.0.1" in line
         assert now[name] in line
         assert "--out" in line
@@ -421,9 +412,9 @@ def test_a_file_that_is_no_store_and_a_folder_that_cannot_be_made_are_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / FILE).write_text("no database, but long enough to be looked at. " * 50)
-    assert str(tmp_path / FILE) in fault(capsys, main([*CALL, "--out", str(tmp_path)]))
+    assert str(tmp_path / FILE) in one_line(capsys, main([*CALL, "--out", str(tmp_path)]))
     for place in (tmp_path / FILE, tmp_path / FILE / "below"):
-        assert str(place) in fault(capsys, main([*CALL, "--out", str(place)]))
+        assert str(place) in one_line(capsys, main([*CALL, "--out", str(place)]))
 
 
 # -- the claims, on tables whose truth is known --------------------------------------------------------------------
@@ -924,7 +915,7 @@ def test_a_wrong_call_is_one_line(
     args: list[str], words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name = [] if args[0].startswith("logistic") else ["poisson-equal"]
-    line = fault(capsys, main(["reproduce", *name, *args, "--out", str(tmp_path / "none")]))
+    line = one_line(capsys, main(["reproduce", *name, *args, "--out", str(tmp_path / "none")]))
     assert all(word in line for word in words)
     assert not (tmp_path / "none").exists()
 
@@ -947,7 +938,7 @@ def test_without_matplotlib_the_extra_is_named_before_anything_runs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(figures, "find_spec", lambda name: None if name == "matplotlib" else util.find_spec(name))
-    line = fault(capsys, main([*CALL, "--out", str(tmp_path / "none")]))
+    line = one_line(capsys, main([*CALL, "--out", str(tmp_path / "none")]))
     assert "matplotlib" in line
     assert "fedmest[studies]" in line
     assert not (tmp_path / "none").exists()
