@@ -126,6 +126,14 @@ class Rows:
         _unpack(self.packed, self.offsets, self.columns, out)
         return out
 
+    def of_site(self, site: int) -> Array:
+        """The rows of one site as an ordinary matrix, a copy."""
+        own = Rows(
+            self.packed[self.offsets[site] * self.columns : self.offsets[site + 1] * self.columns],
+            np.array([0, self.offsets[site + 1] - self.offsets[site]]), self.columns, np.empty(0), np.empty(0),
+        )  # fmt: skip
+        return own.matrix()
+
     def halves(self, seed: int, keys: Keys) -> tuple["Rows", "Rows"]:
         """Each site's rows split at random into two parts (the first gets the odd row), blind to content.
 

@@ -52,6 +52,7 @@ class GLM:
     typical_curvature: ClassVar[float]  # of the loss, features of unit scale; a public guess that sets schedules
     bound_quantile: ClassVar[float] = 0.9  # of the scores at zero: where a privately bought bound is put
     scales_target: ClassVar[bool] = False
+    curvature_cap: ClassVar[float | None] = None  # times x x' bounds a row's curvature at every theta, where one does
     outputs = 1
     classes: tuple[Any, ...] = ()
 
@@ -121,6 +122,14 @@ class GLM:
             clipping.bound, clipping.consistent, clipping.curvature, penalty, out,
         )  # fmt: skip
         return out
+
+    def features(self, rows: Rows, site: int, theta: Array) -> Array:
+        """What the predictors of a site's rows are linear in, (rows, features), a copy."""
+        return rows.of_site(site)
+
+    def first_residual(self) -> float:
+        """Length of a row's residual at theta = 0: its score there is that times |x|. Where `curvature_cap` is given."""
+        raise NotImplementedError
 
     # -- small shared pieces ----------------------------------------------------------------------------------
 

@@ -48,6 +48,7 @@ class Logistic(GLM):
     residual = staticmethod(_residual)
     curvature = staticmethod(_curvature)
     typical_curvature = 0.2
+    curvature_cap = 0.25
     bound_quantile = 0.97  # scores have light tails here: cutting more of them slows descent and saves little noise
 
     def target(self, federation: Federation) -> Array:
@@ -70,6 +71,9 @@ class Logistic(GLM):
             )
         self.classes = tuple(levels)
         return np.asarray(values.astype(str) == levels[1], dtype=float)
+
+    def first_residual(self) -> float:
+        return 0.5
 
     def mean(self, eta: Array) -> Array:
         from scipy.special import expit

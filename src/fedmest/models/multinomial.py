@@ -126,6 +126,7 @@ class Multinomial(GLM):
     residual = staticmethod(_residual)
     curvature = staticmethod(_curvature)
     typical_curvature = 0.1
+    curvature_cap = 0.5  # diag p - pp' <= (I - 11'/c) / 2 (Böhning 1992), whatever the number of classes
     bound_quantile = 0.97
 
     def target(self, federation: Federation) -> Array:
@@ -149,6 +150,9 @@ class Multinomial(GLM):
         centred = np.eye(self.outputs) - 1.0 / self.outputs
         basis = np.linalg.svd(centred)[0][:, : self.outputs - 1]
         return np.asarray(np.kron(basis, np.eye(columns)))
+
+    def first_residual(self) -> float:
+        return math.sqrt(1.0 - 1.0 / self.outputs)
 
     def mean(self, eta: Array) -> Array:
         from scipy.special import softmax

@@ -1,7 +1,8 @@
-"""Sufficient statistics of linear regression: the mean of z z' for z = (x, y), each row held to |z| <= R."""
+"""Second moments: the mean of z z', each row's z held to |z| <= R."""
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -19,29 +20,37 @@ LARGEST = 1e150
 class Moments(Query):
     """z z' is positive semidefinite with Frobenius norm |z|^2 <= R^2, so D = sqrt(2) R^2 / n (see `NewtonParts`).
 
-    R is the bound of the clipping; longer rows are shrunk to length R.
+    of="records": z = (x, y), the sufficient statistics of linear regression. of="features": z is what the model's
+    linear predictor is linear in, x itself or the last hidden layer of a network; times `Model.curvature_cap` it bounds
+    the curvature at every theta. R is the bound of the clipping; longer rows are shrunk to length R.
     """
 
+    of: Literal["records", "features"] = "records"
     name = "moments"
     linear = True
 
     def releases(self) -> tuple[Release, ...]:
-        return (Release("second moments of features and target"),)
+        return (Release("second moments of features" + (" and target" if self.of == "records" else "")),)
 
     def sensitivity(self, n: Array, clipping: Clipping) -> Array:
         return (math.sqrt(2.0) * clipping.bound**2 / n)[None]
 
     def answer(self, data: SiteData, sites: Index, ask: Ask, mus: Array, noise: Noise) -> Array:
-        rows = data.rows
-        z = np.column_stack([rows.matrix(), rows.y])
-        np.clip(z, -LARGEST, LARGEST, out=z)  # so that no length overflows
-        length = np.maximum(np.linalg.norm(z, axis=1) * (1 + 1e-14), 1 / LARGEST)
-        z *= np.minimum(1.0, ask.clipping.bound / length)[:, None]
-        moments = np.empty((len(sites), z.shape[1], z.shape[1]))
-        for i, site in enumerate(sites):
-            part = z[rows.offsets[site] : rows.offsets[site + 1]]
-            moments[i] = part.T @ part / max(len(part), 1)
+        moments = np.stack([_mean_square(self._rows(data, site, ask.theta), ask.clipping.bound) for site in sites])
         replies = to_triangle(moments)
-        sds = self.noise_sds(rows.sizes[sites].astype(float), ask.clipping, mus)
+        sds = self.noise_sds(data.rows.sizes[sites].astype(float), ask.clipping, mus)
         noise.add(replies, np.ascontiguousarray(sds[0]), sites)
         return replies
+
+    def _rows(self, data: SiteData, site: int, theta: Array) -> Array:
+        if self.of == "features":
+            return data.model.features(data.rows, site, theta)
+        own = slice(data.rows.offsets[site], data.rows.offsets[site + 1])
+        return np.column_stack([data.rows.of_site(site), data.rows.y[own]])
+
+
+def _mean_square(z: Array, bound: float) -> Array:
+    np.clip(z, -LARGEST, LARGEST, out=z)  # so that no length overflows
+    length = np.maximum(np.linalg.norm(z, axis=1) * (1 + 1e-14), 1 / LARGEST)
+    z *= np.minimum(1.0, bound / length)[:, None]
+    return np.asarray(z.T @ z / max(len(z), 1))
