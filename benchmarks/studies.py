@@ -27,7 +27,8 @@ from fedmest.privacy.noise import Keys
 from fedmest.simulation import TRUTH, simulate
 from fedmest.studies import cells
 from fedmest.studies.base import PAPER, POOLED
-from fedmest.studies.cells import Cell, Design, Estimator, Point, Sizes
+from fedmest.studies.cells import Cell, Estimator, Point, Sizes
+from fedmest.studies.simulated import Simulated
 
 # -- the paper's methods in plain NumPy ---------------------------------------------------------------------------
 
@@ -44,7 +45,7 @@ TAUS = (0.2, 0.5, 1.0, 2.0)
 def simulated_sites(cell: Cell, repetition: int) -> list[Site]:
     """The rows that `cells.run` draws for a repetition, split by site."""
     design, point = cell.design, cell.point
-    word = cells._word(design, replace(point, mu=0.0, K=None))
+    word = cells.word(design, replace(point, mu=0.0, K=None))
     sizes = point.sizes.draw(point.m, np.random.default_rng([word, repetition, 0]))
     rng = np.random.default_rng([word, repetition, 1])
     theta = np.array(design.theta)
@@ -169,7 +170,7 @@ def estimates(
 ESTIMATORS = (POOLED, *(Estimator(method, "paper") for method in PAPER))
 METHODS = tuple(estimator.method for estimator in ESTIMATORS)
 CELLS = tuple(
-    (study, Design.of(model), Point(m, Sizes("equal", n)))
+    (study, Simulated.of(model), Point(m, Sizes("equal", n)))
     for study, m, n in (("equal", 60, 30), ("compare", 100, 400))
     for model in ("logistic", "poisson")
 )
@@ -184,7 +185,7 @@ def by_product(cell: Cell) -> Thetas:
     faults = [f"{row.estimator}: {row.fault}" for row in rows if row.fault]
     if faults:
         raise RuntimeError(f"fits broke down: {faults}")
-    return {e.method: np.array([row.theta for row in rows if row.estimator == e.label]) for e in cell.estimators}
+    return {e.method: np.array([row.detail for row in rows if row.estimator == e.label]) for e in cell.estimators}
 
 
 def by_numpy(cell: Cell) -> Thetas:

@@ -38,8 +38,9 @@ from fedmest.errors import InputError
 from fedmest.simulation import simulate
 from fedmest.studies import STUDIES, claims, figures, page, study_named
 from fedmest.studies.anatomy import STAGES
-from fedmest.studies.base import BOTH, CALIBRATIONS, MODELS, OURS, PAPER, POOLED, Study, cost
+from fedmest.studies.base import BOTH, CALIBRATIONS, MODELS, OURS, PAPER, POOLED, Study
 from fedmest.studies.cells import Cell, Design, Estimator, Point, Row, Sizes, run
+from fedmest.studies.simulated import Simulated
 from fedmest.studies.claims import CLAIMS, judge, judge_all
 from fedmest.studies.reproduce import Outcome, Plan, reproduce
 from fedmest.studies.runner import Done, complete
@@ -260,7 +261,7 @@ def test_a_longer_run_computes_the_new_cells_only_and_keeps_the_numbers(tmp_path
 
 
 def errors_of(point: Point, *estimators: Estimator, study: str = "s", design: Design | None = None) -> list[float]:
-    return [row.error for row in run(Cell(study, design or Design.of("logistic"), point, estimators, 0, 2))]
+    return [row.error for row in run(Cell(study, design or Simulated.of("logistic"), point, estimators, 0, 2))]
 
 
 def test_points_that_differ_in_budget_or_steps_see_the_same_rows_and_others_do_not(
@@ -282,7 +283,7 @@ def test_points_that_differ_in_budget_or_steps_see_the_same_rows_and_others_do_n
     assert len(set(seeds)) == 2
     others = (replace(point, m=5), replace(point, sizes=Sizes("uniform", 20, 41)))
     assert all(not set(errors_of(other, POOLED)) & set(pooled) for other in others)
-    for design in (Design.of("logistic", feature_sd=2.0), Design.of("logistic", (0.0, 0.0)), Design.of("poisson")):
+    for design in (Simulated.of("logistic", feature_sd=2.0), Simulated.of("logistic", (0.0, 0.0)), Simulated.of("poisson")):
         assert not set(errors_of(point, POOLED, design=design)) & set(pooled)
     assert len(set(seeds)) == 2 * (1 + len(others) + 3)  # and no row in common
 
@@ -304,7 +305,7 @@ def test_an_estimators_own_budget_stands_instead_of_the_points() -> None:
 
 def test_a_fit_that_breaks_down_is_stored_as_infinite_with_the_reason() -> None:
     """Two rows and five coefficients: the pooled fit has no solution."""
-    (row,) = run(Cell("s", Design.of("logistic"), Point(1, Sizes("equal", 2, least=2)), (POOLED,), 0, 1))
+    (row,) = run(Cell("s", Simulated.of("logistic"), Point(1, Sizes("equal", 2, least=2)), (POOLED,), 0, 1))
     assert row.error == math.inf
     assert row.fault
 
@@ -401,7 +402,7 @@ def test_a_run_beside_other_options_gives_the_bytes_of_a_run_by_itself(alone: Pa
 def test_options_change_the_design_and_a_budget_that_varies_stays() -> None:
     plan = Plan.of(["poisson-equal", "logistic-iterations"], mu=1.5, theta=(0.1, 0.2), feature_sd=0.25)
     for study in plan.studies:
-        assert study.design == Design(study.design.model, (0.1, 0.2), 0.25)
+        assert study.design == Simulated(study.design.model, (0.1, 0.2), 0.25)
     assert {p.mu for p in plan.studies[0].points} == {1.5}
     assert {p.mu for p in plan.studies[1].points} == {2.0, 6.0, math.inf}
     assert [study.id for study in plan.all_studies()] == list(STUDIES)
@@ -747,8 +748,8 @@ def test_a_registered_study_is_complete(name: str) -> None:
     assert len({cell.key for cell in cells}) == len(cells) == 3 * len(study.points)
     assert study.cells(20) == [cell for cell in cells if cell.last <= 20]
     assert sorted(r for c in cells if c.point == study.points[0] for r in range(c.first, c.last)) == list(range(25))
-    assert all(cost(cell) > 0 for cell in cells)
-    assert cost(cells[0]) == pytest.approx(2 * cost(cells[2]))
+    assert all(cell.cost() > 0 for cell in cells)
+    assert cells[0].cost() == pytest.approx(2 * cells[2].cost())
 
 
 def test_every_claim_is_borne_on_by_both_models() -> None:

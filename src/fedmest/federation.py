@@ -134,6 +134,9 @@ class Rows:
         )  # fmt: skip
         return own.matrix()
 
+    def targets_of_site(self, site: int) -> Array:
+        return self.y[self.offsets[site] : self.offsets[site + 1]]
+
     def halves(self, seed: int, keys: Keys) -> tuple["Rows", "Rows"]:
         """Each site's rows split at random into two parts (the first gets the odd row), blind to content.
 

@@ -93,29 +93,27 @@ def show_comparison(federation: "Federation", model: str, results: dict[str, "Re
 
 def show_studies(plan: "Plan", workers: int, as_json: bool) -> None:
     """The studies: what they are in the paper, which claims they bear on, and what they cost."""
-    from fedmest.studies.base import cost
-
     entries: list[dict[str, Any]] = []
     for study in plan.studies:
-        cells = study.cells(plan.repetitions)
+        cells = plan.cells_of(study)
         entries.append({
             "id": study.id, "title": study.title, "figure": study.figure, "claims": list(study.claims),
-            "cells": len(cells), "minutes": sum(map(cost, cells)) / workers / 60,
+            "repetitions": plan.reps(study), "cells": len(cells), "minutes": sum(cell.cost() for cell in cells) / workers / 60,
         })  # fmt: skip
     if as_json:
         print(json.dumps(entries, indent=2, allow_nan=False))
         return
     table = plain_table()
-    for head in ("study", "in the paper", "claims", "cells", "minutes"):
-        table.add_column(head, justify="right" if head in ("cells", "minutes") else "left")
+    for head in ("study", "in the paper", "claims", "repetitions", "cells", "minutes"):
+        table.add_column(head, justify="right" if head in ("repetitions", "cells", "minutes") else "left")
     for e in entries:
-        table.add_row(e["id"], e["figure"], " ".join(e["claims"]), f"{e['cells']:,}", f"{e['minutes']:.1f}")
+        table.add_row(e["id"], e["figure"], " ".join(e["claims"]), str(e["repetitions"]), f"{e['cells']:,}", f"{e['minutes']:.1f}")
     page = open_page()
     page.print(table)
     page.print()
     minutes = sum(e["minutes"] for e in entries)
-    say(page, f"{plan.repetitions} repetitions; about {minutes:.0f} minutes in all, a guess for {workers} free cores. "
-              "A cell is one point of a grid, up to ten repetitions, all methods.")  # fmt: skip
+    say(page, f"About {minutes:.0f} minutes in all, a guess for {workers} free cores. A cell is the unit of work and of "
+              "storage: a point of a grid, some repetitions, methods.")  # fmt: skip
 
 
 def show_claims(outcome: "Outcome", folder: Path, as_json: bool) -> None:

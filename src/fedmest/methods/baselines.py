@@ -8,7 +8,8 @@ import numpy as np
 from fedmest.errors import InputError
 from fedmest.methods.base import Method, Server, Setting, Step
 from fedmest.privacy.gdp import Array
-from fedmest.queries import LocalFit, NewtonParts
+from fedmest.queries import LocalFit, NewtonParts, PooledFit
+from fedmest.queries.local_fit import LARGEST_DENSE, NOT_CONVERGED
 from fedmest.queries.newton import from_triangle, newton_direction
 
 
@@ -28,11 +29,15 @@ class Pooled(Method):
     private = False
 
     def schedule(self, s: Setting) -> list[Step]:
+        if s.shape[0] * s.shape[1] > LARGEST_DENSE:
+            return [_free(PooledFit(), s)]
         return [_free(NewtonParts(), s)] * self.max_iterations
 
     def run(self, server: Server, steps: Sequence[Step]) -> Array:
         s = server.setting
         theta = np.zeros(s.shape)
+        if isinstance(steps[0].query, PooledFit):
+            return server.note(server.ask(steps[0], theta).combined().reshape(s.shape))
         basis = s.model.contrasts(s.columns)
         before, damping = np.inf, 1.0
         previous, direction = theta, theta
@@ -50,9 +55,7 @@ class Pooled(Method):
             theta = server.note(theta - direction)
             if float(np.abs(direction).max()) < 1e-10 * (1 + float(np.abs(theta).max())):
                 return theta
-        raise InputError(
-            "the pooled fit did not converge: the classes may be separable, or columns collinear; add a ridge"
-        )
+        raise InputError(NOT_CONVERGED)
 
 
 @dataclass(frozen=True)

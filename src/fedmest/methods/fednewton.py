@@ -8,20 +8,29 @@ send the two parts (`send="parts"`): averaged over sites first and divided after
 out, where quotients of noisy parts (`send="step"`, d floats instead of d + d (d+1)/2) keep a bias that no number of
 sites removes. All rows serve all releases unless `split=True`. Round 1 only has to reach the neighbourhood in which a
 Newton step is exact to first order, so most of the budget goes to the last gradient.
+
+With hundreds of parameters the curvature's noise has a spectral norm of about sqrt(2 size) times that of an entry, and
+one step through it goes nowhere. `curvature="features"` then buys, once, the second moments of the features: d (d+1)/2
+numbers for any number of classes. Times a constant of the model they bound the curvature at every theta (Böhning 1992),
+so that they serve as its stand-in for as many steps as one likes, each for the price of a gradient; averaged over
+sites, their noise sets how far the directions of little curvature are trusted. Momentum makes up for the short steps.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 
+from fedmest.errors import InputError
 from fedmest.methods.base import Method, Server, Setting, Step, rounds
 from fedmest.privacy.budget import split, step_shares
 from fedmest.privacy.gdp import Array
-from fedmest.queries import Descent, NewtonParts, NewtonStep, PaperNewton, Query
-from fedmest.queries.newton import from_triangle, newton_direction, spectral_noise
+from fedmest.queries import Descent, Gradient, Moments, NewtonParts, NewtonStep, PaperNewton, Query
+from fedmest.queries.newton import floored_inverse, from_triangle, newton_direction, spectral_noise
 
+MANY_PARAMETERS = 500  # where "auto" turns to the features
+MOMENTUM = 0.7  # over steps through the features' moments; heavy ball
 TIME_CONSTANTS = 3  # more local steps bring the start no closer than noise lets them; the Newton step does the rest
 
 
@@ -31,6 +40,8 @@ class FedNewton(Method):
     eta: float = 0.5
     share1: float = 0.2  # of mu^2, to round 1
     share_curvature: float = 0.1
+    curvature: Literal["auto", "rows", "features"] = "auto"
+    steps: int = 20  # through the features' moments
     send: Literal["parts", "step"] = "parts"
     split: bool = False
     tau1: float = 0.2  # paper only: what its proof assumes of the Hessian
@@ -40,13 +51,25 @@ class FedNewton(Method):
     title = "FedNewton"
     sends = "theta after K local steps, then noisy gradient and curvature"
 
-    foreign = {"paper": ("split", "send", "share_curvature", "lambda_min"), "certified": ("tau1",)}  # noqa: RUF012
+    foreign = {  # noqa: RUF012
+        "paper": ("curvature", "steps", "split", "send", "share_curvature", "lambda_min"),
+        "certified": ("tau1",),
+    }
 
     @classmethod
     def defaults(cls, calibration: str) -> dict[str, Any]:
-        return {"K": 50, "share1": 0.5, "split": True, "send": "step"} if calibration == "paper" else {}
+        if calibration != "paper":
+            return {}
+        return {"K": 50, "share1": 0.5, "split": True, "send": "step", "curvature": "rows"}
 
     def schedule(self, s: Setting) -> list[Step]:
+        if self._by_features(s):
+            bought, spent = split(s.mu, [self.share_curvature, 1 - self.share_curvature])
+            even = np.full((self.steps, 1), 1.0 / self.steps)
+            return [
+                *rounds(s, [Moments("features")], np.ones((1, 1)), float(bought)),
+                *rounds(s, [Gradient()] * self.steps, even, float(spent)),
+            ]
         steps = self.K or max(1, round(TIME_CONSTANTS / (self.eta * s.model.typical_curvature)))
         local = step_shares(steps, s.schedule, s.damping(self.eta))[None]
         first = Descent(steps, self.eta, "first" if self.split else "all")
@@ -67,8 +90,17 @@ class FedNewton(Method):
             Step(second, prices[:, None], s.everyone, s.weights(releases=1)),
         ]
 
+    def _by_features(self, s: Setting) -> bool:
+        if self.curvature == "features" and s.model.curvature_cap is None:
+            raise InputError(f"method 'fednewton': nothing caps the curvature of the {s.model.name} model; use "
+                             "curvature='rows'")  # fmt: skip
+        many = s.shape[0] * s.shape[1] > MANY_PARAMETERS and s.model.curvature_cap is not None
+        return self.curvature == "features" or (self.curvature == "auto" and many)
+
     def run(self, server: Server, steps: Sequence[Step]) -> Array:
         start = np.zeros(server.setting.shape)
+        if isinstance(steps[0].query, Moments):
+            return steps_by_features(server, steps, start, self.lambda_min)
         theta = server.note(server.ask(steps[0], start).combined().reshape(start.shape))
         reply = server.ask(steps[1], theta).combined()
         if not isinstance(steps[1].query, NewtonParts):
@@ -76,11 +108,31 @@ class FedNewton(Method):
         return server.note(theta - direction_from_parts(server, reply, self.lambda_min).reshape(start.shape))
 
 
+def steps_by_features(server: Server, steps: Sequence[Step], theta: Array, lambda_min: float) -> Array:
+    """Newton steps in which the cap of the curvature, bought by the first of `steps`, stands for the curvature."""
+    model, columns = server.setting.model, server.setting.columns
+    cap = model.curvature_cap or 1.0
+    longest = server.clipping.bound / model.first_residual()  # |x| where the score at zero is at its bound
+    moments = server.ask(steps[0], theta, clipping=replace(server.clipping, bound=longest)).combined()
+    curvature = cap * from_triangle(moments, columns) + np.diag(server.penalty[0])
+    inverse = floored_inverse(curvature, max(lambda_min, cap * _noise_of_last(server, 0, columns)))
+    move = np.zeros_like(theta)
+    for step in steps[1:]:
+        gradient = server.ask(step, theta).combined().reshape(theta.shape)
+        move = MOMENTUM * move - gradient @ inverse
+        theta = server.note(theta + move)
+    return theta
+
+
+def _noise_of_last(server: Server, release: int, size: int) -> float:
+    """Spectral norm to expect of the averaged noise in a matrix of the last round."""
+    record = server.records[-1]
+    return spectral_noise(float(np.linalg.norm(record.step.weights * record.sds[release])), size)
+
+
 def direction_from_parts(server: Server, parts: Array, lambda_min: float) -> Array:
     """The Newton direction from averaged parts, eigenvalues floored at the size of the noise of the last round."""
     size = server.setting.shape[0] * server.setting.shape[1]
-    record = server.records[-1]
-    sd = float(np.linalg.norm(record.step.weights * record.sds[1]))
-    floor = max(lambda_min, spectral_noise(sd, size))
+    floor = max(lambda_min, _noise_of_last(server, 1, size))
     basis = server.setting.model.contrasts(server.setting.columns)
     return newton_direction(parts[:size], from_triangle(parts[size:], size), floor, basis)

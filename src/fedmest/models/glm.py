@@ -128,7 +128,7 @@ class GLM:
         return rows.of_site(site)
 
     def first_residual(self) -> float:
-        """Length of a row's residual at theta = 0: its score there is that times |x|. Where `curvature_cap` is given."""
+        """Length of a row's residual at theta = 0: its score there is that times |x|. For models with a cap."""
         raise NotImplementedError
 
     # -- small shared pieces ----------------------------------------------------------------------------------

@@ -4,11 +4,11 @@ from fedmest.queries.base import Ask, Query, Release, SiteData
 from fedmest.queries.descent import Descent
 from fedmest.queries.gradient import Gradient
 from fedmest.queries.histogram import Histogram
-from fedmest.queries.local_fit import LocalFit
+from fedmest.queries.local_fit import LocalFit, PooledFit
 from fedmest.queries.moments import Moments
 from fedmest.queries.newton import NewtonParts, NewtonStep, PaperNewton
 
 __all__ = [
     "Ask", "Descent", "Gradient", "Histogram", "LocalFit", "Moments", "NewtonParts", "NewtonStep", "PaperNewton",
-    "Query", "Release", "SiteData",
+    "PooledFit", "Query", "Release", "SiteData",
 ]  # fmt: skip

@@ -45,8 +45,7 @@ class Moments(Query):
     def _rows(self, data: SiteData, site: int, theta: Array) -> Array:
         if self.of == "features":
             return data.model.features(data.rows, site, theta)
-        own = slice(data.rows.offsets[site], data.rows.offsets[site + 1])
-        return np.column_stack([data.rows.of_site(site), data.rows.y[own]])
+        return np.column_stack([data.rows.of_site(site), data.rows.targets_of_site(site)])
 
 
 def _mean_square(z: Array, bound: float) -> Array:

@@ -1,15 +1,19 @@
 """Newton steps: the certified one with noise on its parts, and the paper's with noise on the quotient."""
 
 import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from fedmest.federation import Index
-from fedmest.models import Clipping
+from fedmest.models import GLM, Clipping
 from fedmest.privacy.gdp import Array
 from fedmest.privacy.noise import Noise
 from fedmest.queries.base import Ask, Query, Release, SiteData, half_size
+
+LARGEST_HESSIAN = 2000  # parameters; beyond, conjugate gradients are faster than forming the matrix, and smaller
+MOST_PRODUCTS = 1000
 
 
 @dataclass(frozen=True)
@@ -103,16 +107,57 @@ class PaperNewton(Query):
 
     def answer(self, data: SiteData, sites: Index, ask: Ask, mus: Array, noise: Noise) -> Array:
         scores = data.model.mean_scores(data.part("second"), sites, ask.theta, ask.clipping, ask.penalty)
-        plain = Clipping(rule="norm")
-        curvatures = data.model.mean_curvatures(data.part("first"), sites, ask.theta, plain, ask.penalty)
-        basis = data.model.contrasts(data.rows.columns)
-        replies = np.empty((len(sites), ask.theta.size))
-        for i in range(len(sites)):
-            step = newton_direction(scores[i].ravel(), curvatures[i], 1e-8, basis)
-            replies[i] = ask.theta.ravel() - step
+        replies = np.array([(ask.theta - step).ravel() for step in self._steps(data, sites, ask, scores)])
         sds = self.noise_sds(data.rows.sizes[sites].astype(float), ask.clipping, mus)
         noise.add(replies, np.ascontiguousarray(sds[0]), sites)
         return replies
+
+
+    def _steps(self, data: SiteData, sites: Index, ask: Ask, scores: Array) -> Iterator[Array]:
+        """H^-1 g of each site; a Hessian too large to be formed is only multiplied with."""
+        model, rows = data.model, data.part("first")
+        if ask.theta.size > LARGEST_HESSIAN:
+            for site, score in zip(sites, scores, strict=True):
+                curvature = Curvature(model, rows.of_site(site), rows.targets_of_site(site), ask.theta, ask.penalty)
+                yield conjugate_gradients(curvature, score, 1e-6)
+            return
+        curvatures = model.mean_curvatures(rows, sites, ask.theta, Clipping(rule="norm"), ask.penalty)
+        basis = model.contrasts(rows.columns)
+        for score, matrix in zip(scores, curvatures, strict=True):
+            yield newton_direction(score.ravel(), matrix, 1e-8, basis).reshape(score.shape)
+
+
+class Curvature:
+    """The mean unclipped curvature of rows at theta, to be multiplied with: v -> H v."""
+
+    def __init__(self, model: GLM, X: Array, y: Array, theta: Array, penalty: Array) -> None:
+        self.X, self.penalty = X, penalty
+        self.weights = np.empty((len(theta), len(theta), len(X)))
+        model.curvature(theta @ X.T, y, np.ones(len(X)), np.inf, False, np.inf, self.weights)
+
+    def __call__(self, v: Array) -> Array:
+        predictors = v @ self.X.T
+        residuals = np.einsum("abi,bi->ai", self.weights, predictors)
+        return np.asarray(residuals @ self.X / max(len(self.X), 1) + self.penalty * v)
+
+
+def conjugate_gradients(product: Callable[[Array], Array], target: Array, accuracy: float) -> Array:
+    """The smallest x with H x = target, from products with the positive semidefinite H alone."""
+    x, rest = np.zeros_like(target), target.copy()
+    direction, square = rest.copy(), float(np.vdot(rest, rest))
+    goal = accuracy**2 * square
+    for _ in range(MOST_PRODUCTS):
+        if square <= goal:
+            break
+        image = product(direction)
+        bend = float(np.vdot(direction, image))
+        if not bend > 0:
+            break
+        x += square / bend * direction
+        rest -= square / bend * image
+        before, square = square, float(np.vdot(rest, rest))
+        direction = rest + square / before * direction
+    return x
 
 
 def to_triangle(matrices: Array) -> Array:
@@ -139,6 +184,19 @@ def newton_direction(gradient: Array, curvature: Array, floor: float, basis: Arr
     """H^-1 g with eigenvalues of H floored, within the free directions of theta."""
     if basis is not None:
         gradient, curvature = basis.T @ gradient, basis.T @ curvature @ basis
-    values, vectors = np.linalg.eigh(curvature)
-    step = np.asarray(vectors @ ((vectors.T @ gradient) / np.maximum(values, floor)))
+    step = _solve(curvature, gradient, floor)
     return step if basis is None else np.asarray(basis @ step)
+
+
+def _solve(curvature: Array, gradient: Array, floor: float) -> Array:
+    try:  # where no eigenvalue is below the floor, none need be known; this is ten times faster
+        np.linalg.cholesky(curvature - floor * np.eye(len(curvature)))
+        return np.asarray(np.linalg.solve(curvature, gradient))
+    except np.linalg.LinAlgError:
+        return np.asarray(floored_inverse(curvature, floor) @ gradient)
+
+
+def floored_inverse(curvature: Array, floor: float) -> Array:
+    """The inverse of a symmetric matrix whose eigenvalues are raised to the floor where they lie below."""
+    values, vectors = np.linalg.eigh(curvature)
+    return np.asarray((vectors / np.maximum(values, floor)) @ vectors.T)

@@ -1,17 +1,19 @@
-"""The paper's simulations: studies by id. A new one is a file that describes it, and its name in the line below."""
+"""The paper's experiments: studies by id. A new one is a file that describes it, and its name in the line below."""
 
 from fedmest.errors import InputError
-from fedmest.studies import anatomy, compare, equal, fixed_total, iterations, random
+from fedmest.studies import anatomy, compare, equal, fixed_total, iterations, pixels, random
 from fedmest.studies.base import Study
 
 STUDIES: dict[str, Study] = {
     study.id: study
-    for module in (equal, random, compare, iterations, fixed_total, anatomy)
+    for module in (equal, random, compare, iterations, fixed_total, anatomy, pixels)
     for study in module.STUDIES
 }
 
 
-def study_named(name: str) -> Study:
-    if name not in STUDIES:
+def studies_named(name: str) -> list[Study]:
+    """The study with this id, or all whose ids begin with it: `logistic`, `cnn-samples`."""
+    found = [study for id, study in STUDIES.items() if id == name or id.startswith(f"{name}-")]
+    if not found:
         raise InputError(f"there is no study {name!r}; choose from {', '.join(STUDIES)}")
-    return STUDIES[name]
+    return found

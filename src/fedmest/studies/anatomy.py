@@ -8,7 +8,8 @@ against the pooled fit: steps that did not converge, averages of small sites).
 import math
 
 from fedmest.studies.base import BOTH, MODELS, NAMES, POOLED, Layout, Study
-from fedmest.studies.cells import Design, Estimator, Point, Sizes
+from fedmest.studies.cells import Estimator, Point, Sizes
+from fedmest.studies.simulated import Simulated
 
 NO_NOISE = 1e6  # a budget at which rows are clipped and noise is a millionth
 STAGES = (math.inf, NO_NOISE, None)
@@ -18,7 +19,7 @@ STUDIES = tuple(
         id=f"{model}-anatomy",
         title=f"Where the error comes from; {NAMES[model]} regression",
         figure="not in the paper",
-        design=Design.of(model),
+        design=Simulated.of(model),
         points=(
             Point(20, Sizes("equal", 30)), Point(60, Sizes("equal", 30)),
             Point(20, Sizes("equal", 110)), Point(60, Sizes("equal", 110)),

@@ -3,7 +3,10 @@
 from dataclasses import dataclass, replace
 
 from fedmest.methods import METHODS
-from fedmest.studies.cells import Cell, Design, Estimator, Point, cells
+from fedmest.studies.cells import Cell, Design, Estimator, Point
+from fedmest.studies.simulated import Simulated
+
+SCALES = ("quick", "paper")
 
 NAMES = {"logistic": "logistic", "poisson": "Poisson"}
 MODELS = tuple(NAMES)
@@ -38,6 +41,14 @@ class Study:
     layout: Layout
     claims: tuple[str, ...]
     note: str = ""  # what the paper does not say and is settled here
+    repetitions: tuple[int, int] = (10, 100)  # at each of SCALES
+    block: int = 10  # repetitions in a cell
+    apart: bool = False  # a cell for each estimator, where one fit takes minutes
+    quick: tuple[Point, ...] = ()  # the points of the quick scale; all, where none are named
+
+    def at(self, scale: str) -> "Study":
+        """The study with the points of a scale."""
+        return replace(self, points=self.quick) if scale == "quick" and self.quick else self
 
     def changed(
         self, mu: float | None = None, theta: tuple[float, ...] | None = None, feature_sd: float | None = None
@@ -46,26 +57,22 @@ class Study:
         points = self.points
         if mu is not None and len({point.mu for point in points}) == 1:
             points = tuple(replace(point, mu=mu) for point in points)
-        return replace(self, points=points, design=Design.of(self.design.model, theta, feature_sd))
+        design = self.design
+        if isinstance(design, Simulated) and (theta is not None or feature_sd is not None):
+            design = Simulated.of(design.model, theta, feature_sd)
+        return replace(self, points=points, design=design)
 
     def cells(self, reps: int) -> list[Cell]:
-        return cells(self.id, self.design, self.points, self.estimators, reps)
+        """The work, point by point. A longer study begins with the cells of a shorter one."""
+        groups = [(e,) for e in self.estimators] if self.apart else [self.estimators]
+        return [
+            Cell(self.id, self.design, point, group, first, min(first + self.block, reps))
+            for point in self.points
+            for first in range(0, reps, self.block)
+            for group in groups
+        ]
 
     @property
     def methods(self) -> tuple[str, ...]:
         """Private methods of the study, in order, once each."""
         return tuple(dict.fromkeys(e.method for e in self.estimators if METHODS[e.method].private))
-
-
-def cost(cell: Cell) -> float:
-    """A guess of the seconds that one core needs, for `--list` and the time left: rows, steps and fits as measured."""
-    point, rows = cell.point, cell.point.rows()
-    seconds = 2e-3 + 1.5e-7 * rows
-    for estimator in cell.estimators:
-        counts = cell.design.model == "poisson" and estimator.calibration == "certified"
-        steps = 5 if estimator.method in ("np-pooled", "fedirls") else point.K or 50
-        local = estimator.method in ("fedavg", "fednewton")
-        every_step = 3e-5 + 5e-7 * point.m if local else 1.8e-4
-        rounds = 2 if estimator.method == "fedavg" else 1
-        seconds += 2.5e-3 + rounds * steps * (every_step + rows * (3.2e-8 if counts else 7e-9))
-    return (cell.last - cell.first) * seconds

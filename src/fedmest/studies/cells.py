@@ -1,4 +1,4 @@
-"""What a study computes: a point of its grid, the estimators tried there, and a block of repetitions, called a cell.
+"""What a study computes: a point of its grid, estimators tried there, and a block of repetitions, called a cell.
 
 A cell is the unit of work, of storage and of resumption. All it depends on is written in it; two cells with the same
 key give the same numbers on any machine of the cluster, in any order. Estimators of a cell see the same rows.
@@ -8,20 +8,18 @@ import json
 import math
 import zlib
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Literal
 
 import numba
 import numpy as np
+import pandas as pd
 from threadpoolctl import threadpool_limits
 
 from fedmest.errors import InputError
 from fedmest.federation import Index
-from fedmest.fitting import fit
 from fedmest.methods import METHODS
-from fedmest.simulation import FEATURE_SD, TRUTH, simulate
-
-BLOCK = 10  # repetitions in a cell
+from fedmest.privacy.gdp import Array
 
 
 @dataclass(frozen=True)
@@ -109,18 +107,33 @@ class Estimator:
         return f"{self.method}/{self.calibration}" + (f"/mu={self.mu:g}" if self.mu is not None else "")
 
 
-@dataclass(frozen=True)
 class Design:
-    """What the paper leaves open, the same at all points of a study."""
+    """Where the rows of a study come from and what is measured on them; subclasses are frozen dataclasses.
 
-    model: str
-    theta: tuple[float, ...]  # the intercept first
-    feature_sd: float
+    All that numbers depend on must be in the fields: they are part of a cell's key.
+    """
 
-    @classmethod
-    def of(cls, model: str, theta: tuple[float, ...] | None = None, feature_sd: float | None = None) -> "Design":
-        """The choices of this project, unless others are given."""
-        return cls(model, theta or tuple(TRUTH.tolist()), FEATURE_SD[model] if feature_sd is None else feature_sd)
+    measure: ClassVar[str]  # what the figures show
+    typical: ClassVar[Literal["mean", "median"]] = "mean"  # of the errors: what the claims are about
+
+    def check(self) -> None:
+        """Whether all is there that the work needs; said before hours of it."""
+
+    def rows(self, cell: "Cell") -> Iterator["Row"]:
+        """The results of a cell, repetition by repetition, estimators in their order."""
+        raise NotImplementedError
+
+    def errors(self, results: pd.DataFrame) -> Array:
+        """The errors that are summed up and compared, from the stored results of one estimator at one point."""
+        return results["error"].to_numpy()
+
+    def cost(self, cell: "Cell") -> float:
+        """A guess of the seconds that one core needs, for `--list` and the time left."""
+        raise NotImplementedError
+
+    def told(self) -> str:
+        """What the page says of it."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -137,27 +150,22 @@ class Cell:
         """All settings as text; what is stored under one key was computed with these and no others."""
         return json.dumps(asdict(self), sort_keys=True)
 
+    def cost(self) -> float:
+        return self.design.cost(self)
+
 
 @dataclass(frozen=True)
 class Row:
-    """One fit. `error` is the squared distance from the truth, infinite where the fit broke down: `fault` says why."""
+    """One fit. `error` is infinite where it broke down: `fault` says why.
+
+    `detail` is what lies behind the error: coefficients in simulations, scores site by site or round by round else.
+    """
 
     estimator: str
     repetition: int
     error: float
-    theta: tuple[float, ...] = ()
+    detail: tuple[float, ...] = ()
     fault: str = ""
-
-
-def cells(
-    study: str, design: Design, points: tuple[Point, ...], estimators: tuple[Estimator, ...], reps: int
-) -> list[Cell]:
-    """The work of a study, point by point. A longer study begins with the cells of a shorter one."""
-    return [
-        Cell(study, design, point, estimators, first, min(first + BLOCK, reps))
-        for point in points
-        for first in range(0, reps, BLOCK)
-    ]
 
 
 def run(cell: Cell) -> list[Row]:
@@ -166,33 +174,9 @@ def run(cell: Cell) -> list[Row]:
     numba.set_num_threads(1)
     try:
         with threadpool_limits(1):
-            return list(_rows(cell))
+            return list(cell.design.rows(cell))
     finally:
         numba.set_num_threads(threads)
-
-
-def _rows(cell: Cell) -> Iterator[Row]:
-    design, point = cell.design, cell.point
-    truth = np.array(design.theta)
-    # rows depend on sites and sizes alone, so that points which differ in mu or K are compared on the same rows
-    rows_word = _word(design, replace(point, mu=0.0, K=None))
-    noise_word = _word(cell.study, design, point)
-    for r in range(cell.first, cell.last):
-        sizes = point.sizes.draw(point.m, np.random.default_rng([rows_word, r, 0]))
-        federation = simulate(design.model, sizes, [rows_word, r, 1], truth, design.feature_sd)
-        for estimator in cell.estimators:
-            settings = {"calibration": estimator.calibration} if METHODS[estimator.method].private else {}
-            try:
-                result = fit(
-                    federation, design.model, estimator.method, point.mu if estimator.mu is None else estimator.mu,
-                    scaling="none", seed=(noise_word << 20) + r,
-                    **settings, **options(estimator.method, point.K),  # type: ignore[arg-type]
-                )  # fmt: skip
-            except InputError as fault:
-                yield Row(estimator.label, r, math.inf, fault=str(fault))
-                continue
-            theta = result.theta
-            yield Row(estimator.label, r, float(np.sum((theta - truth) ** 2)), tuple(theta.tolist()))
 
 
 def options(method: str, K: int | None) -> dict[str, Any]:
@@ -205,5 +189,5 @@ def options(method: str, K: int | None) -> dict[str, Any]:
     return {"K": K}
 
 
-def _word(*parts: object) -> int:
+def word(*parts: object) -> int:
     return zlib.crc32(repr(parts).encode())

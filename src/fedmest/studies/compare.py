@@ -1,7 +1,8 @@
 """The methods against each other, sites of about 400 rows."""
 
 from fedmest.studies.base import BOTH, MODELS, NAMES, OURS, POOLED, Layout, Study
-from fedmest.studies.cells import Design, Point, Sizes
+from fedmest.studies.cells import Point, Sizes
+from fedmest.studies.simulated import Simulated
 
 LAWS = (Sizes("uniform", 100, 700), Sizes("equal", 400), Sizes("lognormal", 5.5, 1))
 
@@ -10,7 +11,7 @@ STUDIES = tuple(
         id=f"{model}-compare",
         title=f"The methods against each other, about 400 rows a site; {NAMES[model]} regression",
         figure=f"{'Figure 3' if model == 'logistic' else 'Poisson GLM'}, sizes with mean around 400",
-        design=Design.of(model),
+        design=Simulated.of(model),
         points=tuple(Point(m, sizes) for sizes in LAWS for m in (60, 80, 100, 120, 140)),
         estimators=(POOLED, *BOTH, OURS),
         layout=Layout(panels="n", lines="method", x="m"),

@@ -1,7 +1,8 @@
 """All sites have the same number of rows (the paper's first simulations)."""
 
 from fedmest.studies.base import BOTH, MODELS, NAMES, POOLED, Layout, Study
-from fedmest.studies.cells import Design, Point, Sizes
+from fedmest.studies.cells import Point, Sizes
+from fedmest.studies.simulated import Simulated
 
 FIGURES = {"logistic": "Figures 1 and 2", "poisson": "appendix, Poisson GLM, 'same n'"}
 
@@ -10,7 +11,7 @@ STUDIES = tuple(
         id=f"{model}-equal",
         title=f"MSE against the number of sites, every site with n rows; {NAMES[model]} regression",
         figure=FIGURES[model],
-        design=Design.of(model),
+        design=Simulated.of(model),
         points=tuple(Point(m, Sizes("equal", n)) for n in (30, 50, 70, 90, 110) for m in (20, 30, 40, 50, 60)),
         estimators=(POOLED, *BOTH),
         layout=Layout(panels="method", lines="n", x="m"),

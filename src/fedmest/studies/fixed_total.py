@@ -1,7 +1,8 @@
 """The same 20,000 rows, spread over more and more sites."""
 
 from fedmest.studies.base import BOTH, MODELS, NAMES, OURS, POOLED, Layout, Study
-from fedmest.studies.cells import Design, Point, Sizes
+from fedmest.studies.cells import Point, Sizes
+from fedmest.studies.simulated import Simulated
 
 TOTAL = 20_000
 # relative to their mean, the sizes of the comparison: all alike, uniform on 1/4 to 7/4, lognormal with sd 1
@@ -14,7 +15,7 @@ STUDIES = tuple(
         id=f"{model}-fixed-total",
         title=f"{TOTAL:,} rows in all, over more and more sites; {NAMES[model]} regression",
         figure=f"{'Figure 5' if model == 'logistic' else 'appendix, Poisson GLM'}, fixed total sample size",
-        design=Design.of(model),
+        design=Simulated.of(model),
         points=tuple(Point(m, sizes) for sizes in LAWS for m in (20, 50, 100, 150, 200)),
         estimators=(POOLED, *BOTH, OURS),
         layout=Layout(panels="n", lines="method", x="m"),

@@ -3,14 +3,15 @@
 import math
 
 from fedmest.studies.base import BOTH, MODELS, NAMES, POOLED, Layout, Study
-from fedmest.studies.cells import Design, Point, Sizes
+from fedmest.studies.cells import Point, Sizes
+from fedmest.studies.simulated import Simulated
 
 STUDIES = tuple(
     Study(
         id=f"{model}-iterations",
         title=f"MSE against the number of iterations; {NAMES[model]} regression",
         figure=f"{'Figure 4' if model == 'logistic' else 'appendix, Poisson GLM'}, accuracy and privacy trade-off",
-        design=Design.of(model),
+        design=Simulated.of(model),
         points=tuple(
             Point(40, Sizes("equal", 70), mu, K) for mu in (2.0, 6.0, math.inf) for K in (5, 10, 20, 50, 100, 200, 400)
         ),

@@ -1,7 +1,8 @@
 """Sites have different numbers of rows, drawn anew in every repetition."""
 
 from fedmest.studies.base import BOTH, MODELS, NAMES, POOLED, Layout, Study
-from fedmest.studies.cells import Design, Point, Sizes
+from fedmest.studies.cells import Point, Sizes
+from fedmest.studies.simulated import Simulated
 
 RANGES = ((10, 90), (20, 80), (30, 70), (60, 160), (80, 140), (100, 120))
 
@@ -10,7 +11,7 @@ STUDIES = tuple(
         id=f"{model}-random",
         title=f"MSE against the number of sites, sizes uniform between two limits; {NAMES[model]} regression",
         figure=f"appendix, {'logistic regression' if model == 'logistic' else 'Poisson GLM'}, 'different n'",
-        design=Design.of(model),
+        design=Simulated.of(model),
         points=tuple(Point(m, Sizes("uniform", *limits)) for limits in RANGES for m in (20, 30, 40, 50, 60)),
         estimators=(POOLED, *BOTH),
         layout=Layout(panels="method", lines="n", x="m"),

@@ -10,15 +10,14 @@ from typing import Any
 import pandas as pd
 
 from fedmest.errors import InputError
-from fedmest.studies import STUDIES, claims, figures, page, study_named
-from fedmest.studies.base import Study
+from fedmest.studies import STUDIES, claims, figures, page, studies_named
+from fedmest.studies.base import SCALES, Study
 from fedmest.studies.cells import Cell
 from fedmest.studies.claims import Finding
 from fedmest.studies.runner import Done, check, check_installed, complete
+from fedmest.studies.simulated import Simulated
 from fedmest.studies.store import Store
 from fedmest.studies.summary import Errors
-
-SCALES = {"quick": 10, "paper": 100}  # repetitions
 
 
 @dataclass(frozen=True)
@@ -26,15 +25,16 @@ class Plan:
     """What is to be run, under which options."""
 
     studies: tuple[Study, ...]
-    repetitions: int
+    repetitions: int | None  # None: each study's own at this scale
     options: dict[str, Any]
+    scale: str = "quick"
 
     @classmethod
     def of(
         cls, ids: Sequence[str] = (), scale: str = "quick", reps: int | None = None, mu: float | None = None,
         theta: tuple[float, ...] | None = None, feature_sd: float | None = None,
     ) -> "Plan":  # fmt: skip
-        """All studies unless some are named; `mu`, `theta` (the intercept first), `feature_sd` change their design."""
+        """All simulations unless studies are named; `mu`, `theta` (the intercept first), `feature_sd` change them."""
         if scale not in SCALES:
             raise InputError(f"there is no scale {scale!r}; choose {' or '.join(SCALES)}")
         if reps is not None and reps < 2:
@@ -46,27 +46,34 @@ class Plan:
         if theta is not None and not (len(theta) > 1 and all(map(math.isfinite, theta))):
             raise InputError("beta needs the intercept and at least one slope, finite numbers such as 0.5,-0.5")
         options = {"mu": mu, "theta": theta, "feature_sd": feature_sd}
-        chosen = dict.fromkeys(study_named(name).id for name in ids or STUDIES)
-        studies = tuple(STUDIES[name].changed(mu, theta, feature_sd) for name in chosen)
+        simulations = [name for name, study in STUDIES.items() if isinstance(study.design, Simulated)]
+        chosen = dict.fromkeys(study.id for name in ids or simulations for study in studies_named(name))
+        studies = tuple(STUDIES[name].at(scale).changed(mu, theta, feature_sd) for name in chosen)
         given = {name: value for name, value in options.items() if value is not None}
-        return cls(studies, SCALES[scale] if reps is None else reps, given)
+        return cls(studies, reps, given, scale)
 
     def flags(self) -> str:
         """As they are given on the command line."""
-        text = f" --reps {self.repetitions}"
+        text = f" --scale {self.scale}" if self.repetitions is None else f" --reps {self.repetitions}"
         for flag, value in (("mu", self.options.get("mu")), ("sigma", self.options.get("feature_sd"))):
             text += f" --{flag} {value!r}" if value is not None else ""
         if theta := self.options.get("theta"):
             text += f" --beta {','.join(map(repr, theta))}"
         return text
 
+    def reps(self, study: Study) -> int:
+        return self.repetitions or study.repetitions[SCALES.index(self.scale)]
+
+    def cells_of(self, study: Study) -> list[Cell]:
+        return study.cells(self.reps(study))
+
     def cells(self) -> list[Cell]:
-        return [cell for study in self.studies for cell in study.cells(self.repetitions)]
+        return [cell for study in self.studies for cell in self.cells_of(study)]
 
     def all_studies(self) -> list[Study]:
         """Every study under the same options, asked for or not."""
         own = {study.id: study for study in self.studies}
-        return [own.get(study.id) or study.changed(**self.options) for study in STUDIES.values()]
+        return [own.get(s.id) or s.at(self.scale).changed(**self.options) for s in STUDIES.values()]
 
 
 @dataclass(frozen=True)
@@ -94,12 +101,14 @@ def reproduce(
     check(workers, backend, address)  # before there is a folder
     check_installed(backend)
     figures.check_installed()
+    for study in plan.studies:
+        study.design.check()
     with Store(folder) as store:
         computed, start = len(store.missing(plan.cells())), time.perf_counter()
         complete(plan.cells(), store, workers, backend, address, progress)
         wall = time.perf_counter() - start
-        studies = [study for study in plan.all_studies() if not store.missing(study.cells(plan.repetitions))]
-        cells = [cell for study in studies for cell in study.cells(plan.repetitions)]
+        studies = [study for study in plan.all_studies() if not store.missing(plan.cells_of(study))]
+        cells = [cell for study in studies for cell in plan.cells_of(study)]
         table = store.table(cells)
         seconds, left_out = store.seconds(cells), store.others(cells)
     errors = {study.id: Errors(study, table) for study in studies}

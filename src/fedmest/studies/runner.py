@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 
 from fedmest.errors import InputError
-from fedmest.studies.base import cost
 from fedmest.studies.cells import Cell, Row, run
 from fedmest.studies.store import Store
 
@@ -44,8 +43,8 @@ def complete(
     check(workers, backend, address)
     check_installed(backend)
     missing = store.missing(cells)
-    work = math.fsum(map(cost, cells))
-    done = Done(len(cells) - len(missing), len(cells), work - math.fsum(map(cost, missing)), work)
+    work = math.fsum(cell.cost() for cell in cells)
+    done = Done(len(cells) - len(missing), len(cells), work - math.fsum(cell.cost() for cell in missing), work)
     if progress is not None:
         progress(done)
     if not missing:
@@ -53,7 +52,7 @@ def complete(
     with _cluster(backend, workers, address):
         for cell, rows, seconds in _finished(missing, backend, workers):
             store.add(cell, rows, seconds)
-            done = replace(done, cells=done.cells + 1, work=done.work + cost(cell))
+            done = replace(done, cells=done.cells + 1, work=done.work + cell.cost())
             if progress is not None:
                 progress(done)
 

@@ -23,7 +23,7 @@ FILE = "results.sqlite"
 LIBRARIES = ("numpy", "numba", "scipy")
 CODE = (
     "arithmetic.py", "federation.py", "fitting.py", "scaling.py", "simulation.py", "engines", "methods", "models",
-    "privacy", "queries", "studies/cells.py",
+    "privacy", "queries", "studies/cells.py", "studies/simulated.py", "studies/images.py",
 )  # fmt: skip
 
 TABLES = """
@@ -33,7 +33,7 @@ CREATE TABLE IF NOT EXISTS cells (
 );
 CREATE TABLE IF NOT EXISTS results (
     cell INTEGER NOT NULL REFERENCES cells (id), estimator TEXT NOT NULL, repetition INTEGER NOT NULL,
-    error REAL, theta TEXT NOT NULL, fault TEXT NOT NULL, PRIMARY KEY (cell, estimator, repetition)
+    error REAL, detail TEXT NOT NULL, fault TEXT NOT NULL, PRIMARY KEY (cell, estimator, repetition)
 ) WITHOUT ROWID;
 """
 
@@ -110,7 +110,7 @@ class Store:
             )
             if cursor.rowcount:  # else another run on the same folder was faster, with the same numbers
                 lines = [
-                    (cursor.lastrowid, r.estimator, r.repetition, r.error, json.dumps(r.theta), r.fault) for r in rows
+                    (cursor.lastrowid, r.estimator, r.repetition, r.error, json.dumps(r.detail), r.fault) for r in rows
                 ]
                 self.db.executemany("INSERT INTO results VALUES (?, ?, ?, ?, ?, ?)", lines)
             self.db.execute("COMMIT")
@@ -134,7 +134,7 @@ class Store:
             places = enumerate(estimator.label for estimator in cell.estimators)
             lines += [(ids[cell.key], order, place, *facts, label) for place, label in places if cell.key in ids]
         wanted = pd.DataFrame(lines, columns=["cell", "order", "place", "study", "m", "n", "mu", "K", "estimator"])
-        found = pd.read_sql_query("SELECT cell, estimator, repetition, error, theta, fault FROM results", self.db)
+        found = pd.read_sql_query("SELECT cell, estimator, repetition, error, detail, fault FROM results", self.db)
         whole = wanted.merge(found, on=["cell", "estimator"]).sort_values(["order", "place", "repetition"])
         return whole.drop(columns=["cell", "order", "place"]).reset_index(drop=True)
 

@@ -17,7 +17,7 @@ Place = tuple[Point, Estimator]
 
 @dataclass(frozen=True)
 class Contrast:
-    """A sum of c log(MSE), such as a slope or a log ratio, with its standard error."""
+    """A sum of c log(error), such as a slope or a log ratio, with its standard error. Errors are means or medians."""
 
     label: str
     value: float
@@ -30,13 +30,13 @@ class Contrast:
 
 
 class Errors:
-    """Squared errors of one study, one array over repetitions for each place on its grid."""
+    """Errors of one study, an array over repetitions (or sites) for each place on its grid."""
 
     def __init__(self, study: Study, table: pd.DataFrame) -> None:
         self.study = study
         own = table[table["study"] == study.id] if len(table) else table
         grouped = (
-            {key: part["error"].to_numpy() for key, part in own.groupby(["m", "n", "mu", "K", "estimator"], sort=False)}
+            {key: study.design.errors(p) for key, p in own.groupby(["m", "n", "mu", "K", "estimator"], sort=False)}
             if len(own)
             else {}
         )
@@ -67,7 +67,7 @@ class Errors:
         return all(np.isfinite(errors).all() for (_, estimator), errors in self._errors.items() if estimator in own)
 
     def contrast(self, label: str, weights: Mapping[Place, float]) -> Contrast:
-        """sum of weight * log(MSE), standard error by the delta method, repetition by repetition.
+        """sum of weight * log(error), standard error by the delta method, repetition by repetition.
 
         Places that share rows are compared on them: what they have in common cancels in the sum over places.
         """
@@ -75,10 +75,19 @@ class Errors:
         reps = min(len(errors) for errors, _ in places)
         if not all(np.isfinite(errors).all() for errors, _ in places):
             return Contrast(label, math.nan, math.nan, reps)
-        value = math.fsum(weight * math.log(errors.mean()) for errors, weight in places)
-        pull = sum((weight * errors[:reps] / errors.mean() for errors, weight in places), np.zeros(reps))
+        centre = np.mean if self.study.design.typical == "mean" else np.median
+        value = math.fsum(weight * math.log(centre(errors)) for errors, weight in places)
+        pull = sum((weight * self._pull(errors)[:reps] for errors, weight in places), np.zeros(reps))
         se = float(pull.std(ddof=1) / math.sqrt(reps)) if reps > 1 else math.inf
         return Contrast(label, value, se, reps)
+
+    def _pull(self, errors: Array) -> Array:
+        """How much each error moves the logarithm of their mean, or of their median (its influence function)."""
+        if self.study.design.typical == "mean":
+            return np.asarray(errors / errors.mean())
+        low, middle, high = np.quantile(errors, (0.3, 0.5, 0.7))
+        density = 0.4 / max(high - low, 1e-300)
+        return np.asarray((np.sign(errors - middle) / 2) / density / middle)
 
     def frame(self) -> pd.DataFrame:
         """One line a place: mean, standard error, median, and how many fits broke down."""
@@ -87,7 +96,7 @@ class Errors:
             mse, se = self.mse(point, estimator)
             lines.append({
                 "study": self.study.id, "m": point.m, "n": point.sizes.label, "mu": point.mu, "K": point.K,
-                "estimator": estimator.label, "repetitions": len(errors), "mse": mse, "se": se,
+                "estimator": estimator.label, "repetitions": len(errors), "mean": mse, "se": se,
                 "median": float(np.median(errors)), "broke_down": int((~np.isfinite(errors)).sum()),
             })  # fmt: skip
         return pd.DataFrame(lines).astype({"K": "Int64"}) if lines else pd.DataFrame()
