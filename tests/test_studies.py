@@ -36,7 +36,7 @@ from conftest import PROGRAM, one_line
 from fedmest.cli import main
 from fedmest.errors import InputError
 from fedmest.simulation import simulate
-from fedmest.studies import STUDIES, claims, figures, page, study_named
+from fedmest.studies import STUDIES, claims, figures, page, studies_named
 from fedmest.studies.anatomy import STAGES
 from fedmest.studies.base import BOTH, CALIBRATIONS, MODELS, OURS, PAPER, POOLED, Study
 from fedmest.studies.cells import Cell, Design, Estimator, Point, Row, Sizes, run
@@ -273,7 +273,7 @@ def test_points_that_differ_in_budget_or_steps_see_the_same_rows_and_others_do_n
         seeds.append(tuple(seed))
         return simulate(model, sizes, seed, *more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("fedmest.studies.cells.simulate", noting)
+    monkeypatch.setattr("fedmest.studies.simulated.simulate", noting)
     point = Point(4, Sizes("uniform", 20, 40))
     pooled = errors_of(point, POOLED)
     assert len(set(pooled)) == 2
@@ -623,7 +623,7 @@ def test_a_fit_that_broke_down_never_lets_a_claim_hold(claim: str, study: Study)
         assert ("broke down" in found.evidence()) == (method in concerned)
         assert verdict(claim, errors, "certified") == "holds"
         frame = errors.frame()
-        assert frame["broke_down"].sum() == np.isinf(frame["mse"]).sum() == 1
+        assert frame["broke_down"].sum() == np.isinf(frame["mean"]).sum() == 1
 
 
 def test_equal_methods_are_seldom_told_apart() -> None:
@@ -735,7 +735,7 @@ def test_the_ten_studies_of_the_paper_are_there_with_its_grids() -> None:
 @pytest.mark.parametrize("name", STUDIES)
 def test_a_registered_study_is_complete(name: str) -> None:
     study = STUDIES[name]
-    assert study_named(name) is study
+    assert studies_named(name)[0] is study
     assert study.id == name
     assert name.startswith(study.design.model)
     assert study.design.theta == (0.5, -0.5, 0.3, -0.3, 0.2)
@@ -833,7 +833,7 @@ def test_the_page_of_a_run_has_every_claim_and_the_files_it_refers_to(alone: Pat
     summary = pd.read_csv(alone / "summary.csv")
     first = table[(table["m"] == 20) & (table["n"] == "30") & (table["estimator"] == "fedavg/paper")]["error"]
     line = summary[(summary["m"] == 20) & (summary["n"] == 30) & (summary["estimator"] == "fedavg/paper")].iloc[0]
-    assert line["mse"] == pytest.approx(first.mean(), rel=1e-5)
+    assert line["mean"] == pytest.approx(first.mean(), rel=1e-5)
     assert line["se"] == pytest.approx(first.sem(), rel=1e-5)
 
 

@@ -270,9 +270,13 @@ def methods(as_json: AsJson = False) -> None:
 @app.command()
 def reproduce(
     ids: Annotated[
-        list[str] | None, typer.Argument(metavar="[ID]...", show_default=False, help="Studies (default: all).")
+        list[str] | None,
+        typer.Argument(metavar="[ID]...", show_default=False,
+                       help="Studies, or how their ids begin (default: all simulations)."),
     ] = None,
-    scale: Annotated[str, typer.Option("--scale", metavar="NAME", help="quick: 10 repetitions; paper: 100.")] = "quick",
+    scale: Annotated[
+        str, typer.Option("--scale", metavar="NAME", help="quick; paper: all points, as many runs as there.")
+    ] = "quick",
     out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Results, figures, page.")] = Path("studies"),
     listing: Annotated[bool, flag("--list", help="List the studies and what they cost, and stop.")] = False,
     workers: Annotated[
@@ -292,7 +296,7 @@ def reproduce(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run the paper's simulations again, draw its figures, and judge its claims.
+    """Run the paper's experiments again, draw its figures, and judge its claims.
 
     Finished cells are kept: an interrupted run goes on where it stopped, and a longer one builds on a shorter one.
     """

@@ -98,7 +98,8 @@ def show_studies(plan: "Plan", workers: int, as_json: bool) -> None:
         cells = plan.cells_of(study)
         entries.append({
             "id": study.id, "title": study.title, "figure": study.figure, "claims": list(study.claims),
-            "repetitions": plan.reps(study), "cells": len(cells), "minutes": sum(cell.cost() for cell in cells) / workers / 60,
+            "repetitions": plan.reps(study), "cells": len(cells),
+            "minutes": sum(cell.cost() for cell in cells) / workers / 60,
         })  # fmt: skip
     if as_json:
         print(json.dumps(entries, indent=2, allow_nan=False))
@@ -107,21 +108,23 @@ def show_studies(plan: "Plan", workers: int, as_json: bool) -> None:
     for head in ("study", "in the paper", "claims", "repetitions", "cells", "minutes"):
         table.add_column(head, justify="right" if head in ("repetitions", "cells", "minutes") else "left")
     for e in entries:
-        table.add_row(e["id"], e["figure"], " ".join(e["claims"]), str(e["repetitions"]), f"{e['cells']:,}", f"{e['minutes']:.1f}")
+        numbers = f"{e['repetitions']}", f"{e['cells']:,}", f"{e['minutes']:.1f}"
+        table.add_row(e["id"], e["figure"], " ".join(e["claims"]), *numbers)
     page = open_page()
     page.print(table)
     page.print()
     minutes = sum(e["minutes"] for e in entries)
-    say(page, f"About {minutes:.0f} minutes in all, a guess for {workers} free cores. A cell is the unit of work and of "
+    say(page, f"About {minutes:.0f} minutes in all, a guess for {workers} free cores. A cell is the unit of work and "
               "storage: a point of a grid, some repetitions, methods.")  # fmt: skip
 
 
 def show_claims(outcome: "Outcome", folder: Path, as_json: bool) -> None:
     """The verdicts, and where everything else is."""
     from fedmest.studies.base import CALIBRATIONS
-    from fedmest.studies.claims import CLAIMS, overall
+    from fedmest.studies.claims import listed, overall
 
-    verdicts = {claim: {c: overall(outcome.findings, claim, c) for c in CALIBRATIONS} for claim in CLAIMS}
+    told = listed(errors.study for errors in outcome.errors.values())
+    verdicts = {claim: {c: overall(outcome.findings, claim, c) for c in CALIBRATIONS} for claim in told}
     if as_json:
         details = [
             {"claim": f.claim, "study": f.study, "calibration": f.calibration, "verdict": f.verdict,
@@ -134,7 +137,7 @@ def show_claims(outcome: "Outcome", folder: Path, as_json: bool) -> None:
     table = plain_table()
     for head in ("", "claim of the paper", "its calibration", "certified"):
         table.add_column(head)
-    for claim, text in CLAIMS.items():
+    for claim, text in told.items():
         table.add_row(claim, text, *verdicts[claim].values())
     page = open_page()
     page.print(table)

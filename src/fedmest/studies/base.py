@@ -22,7 +22,8 @@ OURS = Estimator("fedirls")
 class Layout:
     """Panels side by side, lines in a panel, and what runs along the horizontal axis.
 
-    Each is `method`, or what varies over the points: `m`, `n` (the sizes), `mu`, `K`.
+    Each is `method`, or what varies over the points: `m`, `n` (the sizes), `mu`, `K`. Where no curves of errors
+    are drawn, `lines` names the drawing: `stage`, `box`, `accuracy`.
     """
 
     panels: str

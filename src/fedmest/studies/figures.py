@@ -7,6 +7,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from fedmest.errors import InputError
 from fedmest.methods import METHODS
 from fedmest.studies.anatomy import STAGES
@@ -33,6 +35,7 @@ MARKERS = "osD^vP"
 # Okabe and Ito's colours, which colour-blind readers tell apart
 METHOD_COLOURS = {
     "fedsgd": "#0072B2", "fedhybrid": "#CC79A7", "fedavg": "#E69F00", "fednewton": "#D55E00", "fedirls": "#009E73",
+    "scaffold": "#56B4E9", "fednewton-iter": "#D55E00",
 }  # fmt: skip
 CAUSES = {"algorithm": "#0072B2", "clipping": "#E69F00", "noise": "#D55E00"}  # what each of STAGES adds
 GREY, BROKEN = "0.45", "×"
@@ -52,7 +55,7 @@ def draw(errors: Errors, folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     png, svg = (folder / f"{errors.study.id}.{kind}" for kind in ("png", "svg"))
     with matplotlib.rc_context(STYLE):
-        figure = _anatomy(errors) if errors.study.layout.lines == "stage" else _curves(errors)
+        figure = DRAWINGS.get(errors.study.layout.lines, _curves)(errors)
         # neither date nor version, so that the same results give the same files
         figure.savefig(png, dpi=130, metadata={"Software": None})
         figure.set_layout_engine("none")  # it has been laid out
@@ -147,6 +150,74 @@ def _anatomy(errors: Errors) -> "Figure":
         *(Line2D([], [], color=colour, marker="o", ms=4, label=f"+ {cause}") for cause, colour in CAUSES.items()),
     ]
     _legend(figure, handles, ">", printed)
+    return figure
+
+
+def _boxes(errors: Errors) -> "Figure":
+    """Scores over sites, a box an estimator; those without privacy in grey. Boxes far below the others are cut off."""
+    from matplotlib.figure import Figure
+
+    study = errors.study
+    (point,) = study.points
+    budgets = list(dict.fromkeys(e.mu for e in study.estimators if e.mu is not None))
+    scores = {e: 1.0 - errors.at(point, e) for e in study.estimators}
+    lows = sorted(float(np.quantile(v, 0.02)) for v in scores.values())
+    low = next(v for v in lows if v > lows[-1] - 3 * (lows[-1] - lows[len(lows) // 2]) - 0.02)
+    high = max(float(v.max()) for v in scores.values())
+    figure = Figure((WIDTH, 6.4), layout="constrained")
+    grid = figure.subplots(len(CALIBRATIONS), len(budgets), sharex=True, sharey=True, squeeze=False)
+    for row, calibration in zip(grid, CALIBRATIONS, strict=True):
+        for ax, mu in zip(row, budgets, strict=True):
+            private = [Estimator(method, calibration, mu) for method in study.methods]
+            shown = [*private, *(e for e in study.estimators if e.mu is None)]
+            boxes = ax.boxplot(
+                [scores[e] for e in shown], widths=0.6, patch_artist=True, medianprops={"color": "black", "lw": 1.2},
+                flierprops={"marker": ".", "ms": 3, "mec": "none", "mfc": "0.6"}, boxprops={"lw": 0.6},
+                whiskerprops={"lw": 0.6}, capprops={"lw": 0.6},
+            )  # fmt: skip
+            for place, (box, e) in enumerate(zip(boxes["boxes"], shown, strict=True), start=1):
+                box.set_facecolor(METHOD_COLOURS.get(e.method, "0.85"))
+                middle = float(np.median(scores[e]))
+                if middle < low:
+                    ax.plot(place, 0.0, "v", color="black", ms=4, transform=ax.get_xaxis_transform(), clip_on=False)
+                    ax.annotate(f"{middle:.2f}", (place, 0.0), (0, 6), xycoords=ax.get_xaxis_transform(),
+                                textcoords="offset points", ha="center", size=SMALL)  # fmt: skip
+            best = max(float(np.median(scores[e])) for e in private)
+            ax.axhline(best, color=GREY, lw=0.8, ls=":")
+            ax.set_xticks(range(1, len(shown) + 1), [METHODS[e.method].title for e in shown], rotation=40, ha="right")
+            if calibration == CALIBRATIONS[0]:
+                ax.set_title(_title(mu))
+            ax.label_outer(remove_inner_ticks=True)
+        row[0].set_ylabel(f"{ROWS[calibration]}\n{study.design.measure} of a site")
+    pad = 0.04 * (high - low)
+    grid[0, 0].set_ylim(low - pad, high + pad)
+    return figure
+
+
+def _accuracies(errors: Errors) -> "Figure":
+    """Median accuracy of the runs against what varies, a panel a calibration; bars from the worst run to the best."""
+    from matplotlib.figure import Figure
+
+    study = errors.study
+    x = [point.m if study.layout.x == "m" else point.sizes.mean for point in study.points]
+    figure = Figure((WIDTH, 3.8), layout="constrained")
+    panels = figure.subplots(1, len(CALIBRATIONS), sharex=True, sharey=True)
+    for ax, calibration in zip(panels, CALIBRATIONS, strict=True):
+        for method, marker in zip(study.methods, MARKERS, strict=False):
+            runs = [1.0 - errors.at(point, Estimator(method, calibration)) for point in study.points]
+            middle = [float(np.median(r)) for r in runs]
+            reach = [[m - r.min() for m, r in zip(middle, runs, strict=True)],
+                     [r.max() - m for m, r in zip(middle, runs, strict=True)]]  # fmt: skip
+            ax.errorbar(x, middle, reach, label=METHODS[method].title, color=METHOD_COLOURS[method], marker=marker,
+                        mec="white", mew=0.5, elinewidth=0.8, capsize=2)  # fmt: skip
+        ax.set_title(ROWS[calibration])
+        ax.set_xscale("log")
+        ax.set_xticks(x, [f"{v:g}" for v in x])
+        ax.set_xticks([], minor=True)
+        ax.set_xlabel("number of sites m" if study.layout.x == "m" else "rows of a site n")
+        ax.label_outer(remove_inner_ticks=True)
+    panels[0].set_ylabel("test accuracy, median of runs")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(study.methods))
     return figure
 
 
@@ -251,6 +322,9 @@ def _range(errors: Errors) -> tuple[float, float]:
     finite = [mean for mean in means if math.isfinite(mean)] or [1.0]
     low, high = 0.75 * min(finite), 1.4 * max(finite)
     return low, high if high < low * 10 ** (DECADES + 1) else low * 10**DECADES
+
+
+DRAWINGS = {"stage": _anatomy, "box": _boxes, "accuracy": _accuracies}  # by what Layout.lines says; else curves
 
 
 def _short(mean: float) -> str:

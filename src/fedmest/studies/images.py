@@ -112,7 +112,7 @@ class PixelRegression(Design):
         return (cell.last - cell.first) * (7.0 + each * share)
 
     def told(self) -> str:
-        return f"{self.data}, {self.model} regression on pixels between 0 and 1, ridge {self.ridge:g} for all estimators"
+        return f"{self.data}: {self.model} regression on pixels from 0 to 1, the same ridge of {self.ridge:g} for all"
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fedmest import __version__
 from fedmest.studies import claims
 from fedmest.studies.base import CALIBRATIONS, Study
-from fedmest.studies.claims import CLAIMS, Finding
+from fedmest.studies.claims import Finding
 from fedmest.studies.summary import Errors
 
 if TYPE_CHECKING:
@@ -35,6 +35,16 @@ code { font-size: .9em; }
 @media print { body { max-width: none; } figure, tr { break-inside: avoid; } }
 """
 
+TITLE = "The paper's experiments, run again"
+SIMULATED = "C1 to C7 are judged for logistic regression; C8 says whether all of them hold for Poisson."
+TOLD = {
+    "curves": "In simulations errors are squared distances from the true coefficients, averaged over repetitions, "
+    "always beside the pooled fit without privacy on the same rows.",
+    "box": "Regressions on pixels are scored on the fold that each site left out; a site's score is the mean over its "
+    "five folds, and medians over sites are compared.",
+    "accuracy": "Networks are scored on the official test images after the last round.",
+}
+
 
 def write(outcome: "Outcome", plan: "Plan", drawn: dict[str, list[Path]], folder: Path) -> None:
     """index.html and claims.md, from what was judged and drawn."""
@@ -56,9 +66,13 @@ def _pairs(findings: list[Finding]) -> list[tuple[str, str, dict[str, Finding]]]
     return [(claim, study, both) for (claim, study), both in found.items()]
 
 
+def _listed(outcome: "Outcome") -> dict[str, str]:
+    return claims.listed(errors.study for errors in outcome.errors.values())
+
+
 def _markdown(outcome: "Outcome") -> str:
     lines = [f"| claim | {' | '.join(HEADS[c].lower() for c in CALIBRATIONS)} |", "|---|---|---|"]
-    for claim, text in CLAIMS.items():
+    for claim, text in _listed(outcome).items():
         verdicts = (claims.overall(outcome.findings, claim, c) for c in CALIBRATIONS)
         lines.append(f"| {claim}. {text} | {' | '.join(verdicts)} |")
     lines += ["", f"| claim | study | {' | '.join(HEADS[c].lower() for c in CALIBRATIONS)} |", "|---|---|---|---|"]
@@ -74,32 +88,39 @@ def _markdown(outcome: "Outcome") -> str:
 
 def _page(outcome: "Outcome", plan: "Plan", drawn: dict[str, list[Path]], folder: Path) -> str:
     body = [
-        "<h1>The paper's simulations, run again</h1>",
-        f"<p>{len(outcome.errors)} studies, {plan.repetitions} repetitions at every point, under the paper's "
-        "calibration and under ours. Errors are squared distances from the true coefficients, averaged over "
-        "repetitions, always beside the pooled fit without privacy on the same rows.</p>",
+        f"<h1>{TITLE}</h1>",
+        f"<p>{len(outcome.errors)} studies under the paper's calibration and under ours. {' '.join(_measured(outcome))}"
+        "</p>",
         "<h2>Claims</h2>",
-        "<p>C1 to C7 are judged for logistic regression; C8 says whether all of them hold for Poisson. A claim "
-        "<em>fails</em> where the numbers contradict it beyond chance at any point that was looked at, <em>holds</em> "
+        f"<p>{SIMULATED if 'C8' in _listed(outcome) else ''} A claim <em>fails</em> "
+        "where the numbers contradict it beyond chance at any point that was looked at, <em>holds</em> "
         "where they bear it out beyond chance, and is <em>unclear</em> else (95 % confidence for all comparisons of a "
-        "claim in a study together).</p>",
+        "claim in a study together; one run alone bears nothing out).</p>",
         _verdicts(outcome),
         "<h2>Figures</h2>",
         *(_figure(outcome.errors[name].study, files, folder) for name, files in drawn.items()),
         "<h2>What the verdicts rest on</h2>",
-        "<p class=small>Slopes are of log MSE on the logarithm of what varies, ± one standard error. Ratios of MSEs "
-        "are averaged over the grid on the log scale. Where a claim fails, the last sentence says what is behind "
-        "it, from runs that take the noise away, and then clipping, too (the studies called anatomy).</p>",
+        "<p class=small>Slopes are of the logarithm of the error on that of what varies, ± one standard error. Ratios "
+        "of errors are averaged over the grid on the log scale. Where a claim about simulations fails, the last "
+        "sentence says what is behind it, from runs that take the noise away, and then clipping, too (the studies "
+        "called anatomy).</p>",
         _evidence(outcome),
         "<h2>To run it again</h2>",
         f"<p class=small>{_settings(outcome, plan)}</p>",
     ]  # fmt: skip
     return (
         "<!doctype html>\n<html lang=en><head><meta charset=utf-8><meta name=viewport content='width=device-width'>"
-        f"<title>The paper's simulations, run again</title><style>{STYLE}</style></head>\n<body>\n"
+        f"<title>{TITLE}</title><style>{STYLE}</style></head>\n<body>\n"
         + "\n".join(body)
         + "\n</body></html>\n"
     )
+
+
+def _measured(outcome: "Outcome") -> list[str]:
+    """What an error is in the studies at hand."""
+    kinds = {errors.study.layout.lines for errors in outcome.errors.values()}
+    told = [TOLD[kind] for kind in ("box", "accuracy") if kind in kinds]
+    return [TOLD["curves"], *told] if kinds - {"box", "accuracy"} else told
 
 
 def _badge(verdict: str) -> str:
@@ -108,7 +129,7 @@ def _badge(verdict: str) -> str:
 
 def _verdicts(outcome: "Outcome") -> str:
     rows = []
-    for claim, text in CLAIMS.items():
+    for claim, text in _listed(outcome).items():
         cells = "".join(f"<td>{_badge(claims.overall(outcome.findings, claim, c))}</td>" for c in CALIBRATIONS)
         rows.append(f"<tr><th scope=row>{claim}</th><td>{text}</td>{cells}</tr>")
     heads = "".join(f"<th scope=col>{HEADS[c]}</th>" for c in CALIBRATIONS)
@@ -148,12 +169,7 @@ def _figure(study: Study, files: list[Path], folder: Path) -> str:
 
 
 def _settings(outcome: "Outcome", plan: "Plan") -> str:
-    designs = {e.study.design.model: e.study.design for e in outcome.errors.values()}
-    told = "; ".join(
-        f"{model}: coefficients {', '.join(f'{t:g}' for t in design.theta)} (the intercept first), features normal "
-        f"with standard deviation {design.feature_sd:g}"
-        for model, design in designs.items()
-    )  # fmt: skip
+    told = "; ".join(dict.fromkeys(e.study.design.told() for e in outcome.errors.values()))
     tools = ", ".join(f"{name} {version(name)}" for name in ("numpy", "numba", "scipy"))
     return (
         f"<code>fedmest reproduce {' '.join(outcome.errors)}{plan.flags()}</code>, fedmest {__version__} "

@@ -23,8 +23,8 @@ STUDIES = tuple(
         ),
         layout=Layout(panels="mu", lines="box", x="method"),
         claims=(claim,),
-        note="Fold-averaged scores of 80 sites in 3 partitions. The paper states no ridge; without one half a site's "
-        "rows have a singular Hessian. All nine estimators have the same, a power of ten, at which sites alone do best.",
+        note="Fold-averaged scores of 80 sites in 3 partitions. The paper states no ridge, but half a site's rows have "
+        "a singular Hessian: all nine estimators have the same, the power of ten at which sites alone do best.",
         repetitions=(5, 15),
         block=1,
     )
