@@ -368,7 +368,7 @@ def _describe(method: type["Method"]) -> dict[str, Any]:
     from fedmest.methods import Setting
     from fedmest.models import MODELS, model_named
 
-    models = list(method.models or MODELS)
+    models = [name for name in MODELS if method.takes(model_named(name))]
     certified, paper = (method.with_options({}, name) for name in ("certified", "paper"))
     mu = 1.0 if method.private else math.inf
     two_sites = Setting(model_named(models[0]), np.array([50, 50], dtype=np.int64), 2, mu)
