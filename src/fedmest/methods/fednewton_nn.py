@@ -6,8 +6,8 @@ Newton steps move the last layer only; its budget is that of FedNewton-NN spread
 
 Certified: noise goes on the parts, which the server averages before it divides. The last layer's curvature is at most
 (I - 11'/c) / 2 (x) E[z z'] at every theta (Böhning 1992), z the hidden units with a one in front, so second
-moments of z are all that has to be bought. That is done for the last layer only, by both methods: the curvature of all 421,642
-parameters of the MNIST network would be a matrix of 10^11 entries, with noise on each.
+moments of z are all that has to be bought. That is done for the last layer only, by both methods: the curvature of all
+421,642 parameters of the MNIST network would be a matrix of 10^11 entries, with noise on each.
 """
 
 from collections.abc import Sequence
