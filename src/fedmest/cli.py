@@ -255,7 +255,7 @@ def methods(as_json: AsJson = False) -> None:
             f"{k}={v}" + (f" (paper: {paper[k]})" if paper[k] != v else "")
             for k, v in entry["options"].items()
         ]
-        only = f"; {', '.join(entry['models'])} model only" if len(entry["models"]) == 1 else ""
+        only = f"; {', '.join(entry['models'])} only" if len(entry["models"]) <= 2 else ""
         table.add_row(
             entry["id"], "yes" if entry["private"] else "no", str(entry["rounds"]), entry["sends"] + only,
             ", ".join(options) or "none",

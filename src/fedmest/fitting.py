@@ -104,7 +104,7 @@ def fit(
     _check_numbers(bound, mu, ridge, weight_constant, participation, calibration)
     _check_fit(kind, chosen, calibration, clip, participation, fit_intercept)
     y = chosen.target(federation)
-    if not np.abs(federation.packed).max() < LARGEST_FEATURE:
+    if not max(federation.packed.max(), -federation.packed.min()) < LARGEST_FEATURE:  # images: no copy of them all
         raise InputError(f"a feature exceeds {LARGEST_FEATURE:g} in size; scale the column down")
     intercept = fit_intercept or not chosen.linear  # networks have biases of their own; the column costs nothing
     name = _name_of_fit(

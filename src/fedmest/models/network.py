@@ -121,7 +121,7 @@ class Network:
 
     def row_gradients(self, x: ArrayLike, y: ArrayLike, theta: ArrayLike) -> Vector:
         """Every row's gradient, (rows, size); one that is not finite is zero. Takes rows times size floats."""
-        weights, chunks = self._unpack(theta), []
+        weights, rows, done = self._unpack(theta), torch.zeros(len(np.asarray(y)), self.size, dtype=self.dtype), 0
         for images, labels in self._chunks(x, y):
             pieces: list[Tensor] = []
             for layer, a, g in self._parts(images, labels, weights)[0]:
@@ -133,8 +133,9 @@ class Network:
                     pieces.append((g[:, :, None] * a[:, None, :]).flatten(1))
                 if layer.bias is not None:
                     pieces.append(g)
-            chunks.append(torch.cat(pieces, 1))
-        return np.asarray(torch.cat(chunks)) if chunks else np.zeros((0, self.size), np.float32)
+            torch.cat(pieces, 1, out=rows[done : done + len(labels)])
+            done += len(labels)
+        return np.asarray(rows)
 
     def hidden(self, x: ArrayLike, theta: ArrayLike) -> Vector:
         """What goes into the last linear layer, (rows, units)."""

@@ -76,7 +76,8 @@ class PaperFisherStep(Query):
             n = len(rows)
             length = float(np.linalg.norm(rows.mean(axis=0)))
             solved = np.linalg.solve(rows @ rows.T / n + self.ridge * np.eye(n), np.full(n, 1.0 / n))
-            replies[i] -= self.alpha * min(1.0, ask.clipping.bound / max(length, 1e-300)) * (solved @ rows)
+            step = solved.astype(rows.dtype) @ rows  # in the precision of the rows, which may fill the memory
+            replies[i] -= self.alpha * min(1.0, ask.clipping.bound / max(length, 1e-300)) * step
         sds = self.noise_sds(data.rows.sizes[sites].astype(float), ask.clipping, mus)
         noise.add(replies, np.ascontiguousarray(sds[0]), sites)
         return replies
