@@ -19,7 +19,7 @@ from fedmest.models import model_named
 SIZES = (70, 90, 150, 110, 100, 131)
 QUICK = {"K": 4, "R": 2, "K1": 3, "K2": 3}
 PAIRS = [
-    (name, model) for name, method in METHODS.items() for model in ALL_MODELS if model in (method.models or ALL_MODELS)
+    (name, model) for name, method in METHODS.items() for model in ALL_MODELS if method.takes(model_named(model))
 ]
 PRIVATE_PAIRS = [(name, model) for name, model in PAIRS if METHODS[name].private]
 every_pair = pytest.mark.parametrize(("method", "model"), PAIRS)

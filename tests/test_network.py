@@ -81,7 +81,7 @@ def test_layers_against_loop(name, double):
         expected = (grads * np.minimum(1, bound / norms)[:, None]).sum(0)
         np.testing.assert_allclose(found, norms, rtol=1e-5)
         assert distance(total, expected) < 1e-5
-        assert total.dtype == found.dtype == (np.float64 if double else np.float32)
+        assert total.dtype == np.float64 and found.dtype == (np.float64 if double else np.float32)
 
 
 @pytest.mark.parametrize("name", PAPER)

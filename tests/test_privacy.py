@@ -29,7 +29,7 @@ from fedmest.queries import (
 )
 from fedmest.queries.histogram import SCORE_GRID, main_body, quantile
 
-PRIVATE = [name for name, method in METHODS.items() if method.private]
+PRIVATE = [name for name, method in METHODS.items() if method.private and method.takes(model_named("linear"))]
 QUICK = {"K": 4, "R": 3, "K1": 3, "K2": 4}
 
 # -- arithmetic ------------------------------------------------------------------------------------

@@ -255,7 +255,7 @@ def methods(as_json: AsJson = False) -> None:
             f"{k}={v}" + (f" (paper: {paper[k]})" if paper[k] != v else "")
             for k, v in entry["options"].items()
         ]
-        only = f"; {', '.join(entry['models'])} model only" if len(entry["models"]) == 1 else ""
+        only = f"; {', '.join(entry['models'])} only" if len(entry["models"]) <= 2 else ""
         table.add_row(
             entry["id"], "yes" if entry["private"] else "no", str(entry["rounds"]), entry["sends"] + only,
             ", ".join(options) or "none",
@@ -372,7 +372,7 @@ def _describe(method: type["Method"]) -> dict[str, Any]:
     from fedmest.methods import Setting
     from fedmest.models import MODELS, model_named
 
-    models = list(method.models or MODELS)
+    models = [name for name in MODELS if method.takes(model_named(name))]
     certified, paper = (method.with_options({}, name) for name in ("certified", "paper"))
     mu = 1.0 if method.private else math.inf
     two_sites = Setting(model_named(models[0]), np.array([50, 50], dtype=np.int64), 2, mu)

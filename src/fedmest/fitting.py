@@ -2,20 +2,22 @@
 
 import math
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from inspect import signature
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedmest import scaling as scales
+from fedmest.checkpoint import Checkpoint
 from fedmest.engines import LocalEngine
 from fedmest.errors import InputError
 from fedmest.federation import Federation
 from fedmest.methods import CALIBRATIONS, WEIGHTS, Method, Record, Server, Setting, Step, method_named
-from fedmest.models import GLM, Clipping, model_named
-from fedmest.models.glm import CLIPS
+from fedmest.models import CLIPS, Clipping, Model, model_named
 from fedmest.privacy.budget import SCHEDULES
 from fedmest.privacy.gdp import Array
 from fedmest.privacy.noise import LOCAL_STEPS, seed_word
@@ -46,7 +48,7 @@ class _Plan:
 
 def fit(
     federation: Federation,
-    model: str = "logistic",
+    model: str | Model = "logistic",
     method: str = "fednewton",
     mu: float = 2.0,
     *,
@@ -62,21 +64,25 @@ def fit(
     fit_intercept: bool = True,
     seed: int | None = None,
     progress: Callable[[int, int], None] | None = None,
+    watch: Callable[[int, int, Array], None] | None = None,
+    checkpoint: str | Path | None = None,
     **options: Any,
 ) -> Result:
     """Fit a model over all sites; every site's rows are protected by mu-Gaussian differential privacy.
 
+    model: a name, or a model of your own, such as NetworkModel(layers, shape). Networks take features as they are.
     calibration="certified" derives all noise from proved sensitivities; "paper" reproduces the paper, gaps included.
-    clip: "consistent" keeps the estimating equation unbiased, "norm" is the paper's.
+    clip: "consistent" keeps the estimating equation unbiased, "norm" is the paper's, and the only one for networks.
     bound: "private" buys B with 1 % of mu^2, a number is used as it is, "paper" reads it off the data.
     schedule: "geometric" spends more on later steps, "uniform" is the paper's.
     scaling: "auto" uses declared bounds and buys the rest privately (the paper's calibration leaves the rest alone;
     without privacy it is read off the data).
     weights: "size", or the paper's "optimal" with `weight_constant` for trace(Sigma) / d.
     participation: the share of sites asked in each round.
-    ridge: a penalty ridge/2 |slopes|^2 on the mean loss, in original units.
+    ridge: a penalty ridge/2 |slopes|^2 on the mean loss, in original units; of a network, on all parameters.
     seed: the same call with the same seed gives the same estimate; without one noise differs from run to run.
-    progress: called with (rounds done, rounds in all).
+    progress: called with (rounds done, rounds in all); watch: with these and the estimate so far, where there is one.
+    checkpoint: a folder. The same call with the same folder goes on where a stopped run ended.
     Options of the method (K, R, eta ...) go by name. mu=inf turns clipping and noise off.
 
     >>> rng = np.random.default_rng(0)
@@ -86,48 +92,62 @@ def fit(
     >>> result.theta.shape, round(result.privacy.mu, 6)
     ((3,), 2.0)
     """
-    glm = model_named(model)
+    chosen = model_named(model) if isinstance(model, str) else copy(model)  # learns the classes; not the caller's own
     kind = method_named(method)
     if not kind.private:
         mu = math.inf
     paper = calibration == "paper"
-    clip = clip if clip is not None else ("norm" if paper else "consistent")
+    clip = clip if clip is not None else ("norm" if paper else chosen.clips[0])
     schedule = schedule if schedule is not None else ("uniform" if paper else "geometric")
     bound = bound if bound is not None else ("paper" if paper else "private")
     _check_choices(calibration=calibration, clip=clip, schedule=schedule, scaling=scaling, weights=weights)
     _check_numbers(bound, mu, ridge, weight_constant, participation, calibration)
-    _check_fit(kind, glm, calibration, participation, fit_intercept)
-    y = glm.target(federation)
-    if not np.abs(federation.packed).max() < LARGEST_FEATURE:
+    _check_fit(kind, chosen, calibration, clip, participation, fit_intercept)
+    y = chosen.target(federation)
+    if not max(federation.packed.max(), -federation.packed.min()) < LARGEST_FEATURE:  # images: no copy of them all
         raise InputError(f"a feature exceeds {LARGEST_FEATURE:g} in size; scale the column down")
-    intercept = fit_intercept
-    word = seed_word(seed, _name_of_fit(
-        model, method, federation.target_name, federation.features, sorted(federation.bounds.items()), mu, calibration,
-        clip, bound, schedule, scaling, weights, weight_constant, participation, ridge, intercept,
+    intercept = fit_intercept or not chosen.linear  # networks have biases of their own; the column costs nothing
+    name = _name_of_fit(
+        chosen.identity, method, federation.target_name, federation.features, sorted(federation.bounds.items()), mu,
+        calibration, clip, bound, schedule, scaling, weights, weight_constant, participation, ridge, intercept,
         *sorted(options), *(options[k] for k in sorted(options)),
-    ))  # fmt: skip
+    )  # fmt: skip
+    word = seed_word(seed, name)
+    saved = None
+    if checkpoint is not None:
+        saved = Checkpoint(checkpoint, repr([name, seed, federation.sites.tolist(), federation.sizes.tolist()]), word)
+        word = saved.word
     setting = Setting(
-        glm, federation.sizes, len(federation.features) + intercept, float(mu), calibration, clip, schedule, weights,
+        chosen, federation.sizes, len(federation.features) + intercept, float(mu), calibration, clip, schedule, weights,
         weight_constant, participation, word,
     )  # fmt: skip
-    mode = _scaling_mode(scaling, federation, glm, setting)
+    mode = _scaling_mode(scaling, federation, chosen, setting)
     plan = _plan(kind.with_options(options, calibration), setting, federation, mode, bound)
-    engine = LocalEngine(federation, glm, y, intercept, word)
-    server = Server(setting, plan.steps, engine.answer, Clipping(clip), np.zeros(setting.shape), on_round=progress)
+    engine = LocalEngine(federation, chosen, y, intercept, word)
+    server = Server(
+        setting, plan.steps, engine.answer, Clipping(clip), np.zeros(setting.shape), on_round=progress, checkpoint=saved
+    )
 
     # 1. scales, 2. the bound, 3. the method; all along one schedule
     caveats: list[str] = []
     scaling_used = _scale(server, plan, engine, mode, caveats)
     engine.rescale(scaling_used)
-    server.penalty[:, int(intercept) :] = ridge / scaling_used.scale**2  # the ridge is meant for original units
+    server.penalty[:] = ridge
+    original = partial(scaling_used.to_original, intercept=intercept) if chosen.linear else np.asarray
+    if chosen.linear:
+        server.penalty[:, int(intercept) :] /= scaling_used.scale**2  # the ridge is meant for original units
+        server.penalty[:, : int(intercept)] = 0.0
+    if watch is not None:
+        server.on_theta = lambda theta: watch(len(server.records), len(server.schedule), original(theta))
     server.clipping = _clipping(server, plan, engine, bound, caveats)
     theta = plan.method.run(server, plan.method_steps)
     if not np.isfinite(theta).all():
         raise InputError("the estimate is not finite: the steps are too long; lower eta, or scale the features")
-    if glm.outputs > 1:
+    if chosen.outputs > 1:
         theta = theta - theta.mean(axis=0)
 
-    names = (("intercept",) if intercept else ()) + federation.features
+    fit_intercept = intercept and chosen.linear
+    names = (("intercept",) if fit_intercept else ()) + federation.features
     settings = {
         "method_title": kind.title, "calibration": calibration, "clip": clip, "schedule": schedule, "scaling": mode,
         "bound": server.clipping.bound if math.isfinite(server.clipping.bound) else None, "weights": weights,
@@ -136,19 +156,19 @@ def fit(
         "scales": {
             name: [float(c), float(s)]
             for name, c, s in zip(federation.features, scaling_used.centre, scaling_used.scale, strict=True)
+            if chosen.linear
         },
     }  # fmt: skip
     return Result(
-        scaling_used.to_original(theta, intercept), names, glm, method, _report(server, caveats, seed),
-        _communication(server), tuple(scaling_used.to_original(t, intercept) for t in server.history), settings,
-        intercept,
-        None if server.site_thetas is None else scaling_used.to_original(server.site_thetas, intercept),
+        original(theta), names, chosen, method, _report(server, caveats, seed), _communication(server),
+        tuple(original(t) for t in server.history), settings, fit_intercept,
+        None if server.site_thetas is None else original(server.site_thetas),
     )  # fmt: skip
 
 
 def compare(
     federation: Federation,
-    model: str = "logistic",
+    model: str | Model = "logistic",
     methods: Sequence[str] = ("np-pooled", "fedsgd", "fedavg", "fedhybrid", "fednewton"),
     mu: float = 2.0,
     **settings: Any,
@@ -209,15 +229,20 @@ def _check_numbers(
         raise InputError(f"participation={participation!r} must lie above 0 and at most at 1")
 
 
-def _check_fit(kind: type[Method], glm: GLM, calibration: str, participation: float, fit_intercept: bool) -> None:
+def _check_fit(
+    kind: type[Method], model: Model, calibration: str, clip: str, participation: float, fit_intercept: bool
+) -> None:
     if not isinstance(fit_intercept, bool):
         raise InputError(f"fit_intercept={fit_intercept!r} must be True or False")
     if participation < 1 and not kind.samples_sites:
         raise InputError(f"method {kind.id!r} needs every site in every round; leave participation at 1")
     if calibration == "paper" and not kind.in_paper:
         raise InputError(f"method {kind.id!r} is not in the paper; leave calibration at 'certified'")
-    if kind.models and glm.name not in kind.models:
-        raise InputError(f"method {kind.id!r} works for {', '.join(kind.models)} models, not for {glm.name}")
+    if not kind.takes(model):
+        models = f"{', '.join(kind.models)} models" if kind.models else "regressions"
+        raise InputError(f"method {kind.id!r} works for {models}, not for {model.name}")
+    if clip not in model.clips:
+        raise InputError(f"clip={clip!r}: the {model.name} model takes clip={' or '.join(map(repr, model.clips))} only")
 
 
 def _name_of_fit(*settings: Any) -> str:
@@ -229,9 +254,16 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
 
 
-def _scaling_mode(scaling: str, federation: Federation, glm: GLM, s: Setting) -> str:
+def _scaling_mode(scaling: str, federation: Federation, model: Model, s: Setting) -> str:
     """Which scaling "auto" stands for, and whether the wish can be met."""
-    open_columns = scales.unbounded_columns(federation, glm.scales_target)
+    if not model.linear:
+        if scaling in ("auto", "none"):
+            return "none"
+        raise InputError(
+            f"scaling={scaling!r}: the {model.name} model takes features as they are; bring pixels to a common range "
+            "such as 0 to 1 beforehand, and leave scaling at 'auto'"
+        )
+    open_columns = scales.unbounded_columns(federation, model.scales_target)
     if scaling == "bounds" and open_columns:
         name = federation.target_name if open_columns[0] == 0 else federation.features[open_columns[0] - 1]
         raise InputError(
@@ -276,14 +308,14 @@ def _plan(method: Method, s: Setting, federation: Federation, mode: str, bound: 
 
 
 def _scale(server: Server, plan: _Plan, engine: LocalEngine, mode: str, caveats: list[str]) -> scales.Scaling:
-    federation, glm = engine.federation, engine.model
+    federation, scales_target = engine.federation, engine.model.scales_target
     if mode == "none":
         return scales.Scaling.none(len(federation.features))
     if mode == "data":
         if math.isfinite(server.setting.mu):
             caveats.append("Feature scales (means, standard deviations) were read off the data without paying for it.")
-        return scales.from_data(federation, engine.y, engine.intercept, glm.scales_target)
-    start = scales.from_bounds(federation, engine.intercept, glm.scales_target)
+        return scales.from_data(federation, engine.y, engine.intercept, scales_target)
+    start = scales.from_bounds(federation, engine.intercept, scales_target)
     if not plan.scaling_steps:
         return start
     return scales.buy(server, plan.scaling_steps, start, plan.columns_to_scale, engine.intercept)
@@ -303,16 +335,16 @@ def _clipping(
     else:
         size = float(bound)
     columns = server.setting.columns
-    reach = math.inf if server.setting.paper else math.sqrt(columns)  # |x| for features of unit scale
+    reach = math.inf if server.setting.paper else engine.model.reach(columns)
     return Clipping(rule, size, engine.model.curvature_bound(size, columns), reach)
 
 
 def _private_bound(server: Server, plan: _Plan) -> float:
-    """The quantile of the noisy histogram; where the budget is too small to see the rows, what unit scale suggests."""
-    noisy = server.ask(plan.bound_steps[0], np.zeros(server.setting.shape), edges=SCORE_GRID[None]).combined()
+    """The quantile of the noisy histogram; where the budget is too small to see the rows, a guess."""
+    noisy = server.ask(plan.bound_steps[0], server.start(), edges=SCORE_GRID[None]).combined()
     counts = main_body(noisy, float(np.linalg.norm(server.records[-1].sds[0])), float(server.sizes.sum()))
     if counts is None:
-        return math.sqrt(server.setting.columns)
+        return server.setting.model.guessed_bound(server.setting.columns)
     return quantile(counts, SCORE_GRID, plan.method.bound_quantile or server.setting.model.bound_quantile)
 
 

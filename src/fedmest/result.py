@@ -11,7 +11,7 @@ import pandas as pd
 
 from fedmest.errors import InputError
 from fedmest.federation import Federation
-from fedmest.models import GLM
+from fedmest.models import Model
 from fedmest.privacy.gdp import Array
 from fedmest.privacy.statement import PrivacyReport
 
@@ -31,11 +31,14 @@ class Communication:
 
 @dataclass(frozen=True)
 class Result:
-    """An estimate with its privacy report. Coefficients are on the original scale, intercept first."""
+    """An estimate with its privacy report. Coefficients are on the original scale, intercept first.
+
+    A network's are all its parameters in one row, and `names` the features it reads.
+    """
 
     coefficients: Array  # (outputs, d)
     names: tuple[str, ...]
-    model: GLM
+    model: Model
     method: str
     privacy: PrivacyReport
     communication: Communication
@@ -46,7 +49,7 @@ class Result:
 
     @property
     def theta(self) -> Array:
-        """(d,) with the intercept first; (classes, d) for the multinomial model."""
+        """(d,) with the intercept first, or all of a network; (classes, d) for the multinomial model."""
         return self.coefficients if self.model.outputs > 1 else self.coefficients[0]
 
     def predict(self, X: npt.ArrayLike | pd.DataFrame) -> Array:
@@ -55,13 +58,11 @@ class Result:
         A data frame may hold its columns in any order, and text columns as they were fitted.
         """
         values = self._design(X) if isinstance(X, pd.DataFrame) else np.asarray(X, dtype=float)
-        wanted = self.coefficients.shape[1] - self.fit_intercept
+        wanted = len(self.names) - self.fit_intercept
         if values.ndim != 2 or values.shape[1] != wanted:
             raise InputError(f"X has shape {values.shape}; the fit needs {wanted} feature columns")
-        slopes = self.coefficients[:, 1:] if self.fit_intercept else self.coefficients
-        eta = values @ slopes.T + (self.coefficients[:, 0] if self.fit_intercept else 0.0)
-        mean = self.model.mean(eta)
-        return mean if self.model.outputs > 1 else np.asarray(mean[:, 0])
+        mean = self.model.mean(self.model.predictors(values, self.coefficients, self.fit_intercept))
+        return mean if mean.shape[1] > 1 else np.asarray(mean[:, 0])
 
     def _design(self, frame: pd.DataFrame) -> Array:
         columns = []
@@ -78,16 +79,15 @@ class Result:
 
     def log_likelihood(self, federation: Federation) -> float:
         """Log-likelihood at the estimate, of rows that you hold; it is computed without noise and is not private."""
-        design = federation.design()
-        eta = (design if self.fit_intercept else design[:, 1:]) @ self.coefficients.T
+        eta = self.model.predictors(federation.design()[:, 1:], self.coefficients, self.fit_intercept)
         return self.model.log_likelihood(eta, self.model.target(federation))
 
     def summary(self) -> str:
         """Coefficients, the settings that matter, and the privacy statement."""
         import textwrap
 
-        title = f"{self.model.name} regression, {self.settings['method_title']}"
-        if self.model.outputs == 1 and self.model.classes:
+        title = f"{self.model.name}{' regression' if self.model.linear else ''}, {self.settings['method_title']}"
+        if self.model.linear and self.model.outputs == 1 and self.model.classes:
             title += f"; log-odds of {self.model.classes[1]!r} against {self.model.classes[0]!r}"
         facts = (
             f"{self.settings['n_rows']:,} rows at {self.settings['n_sites']:,} sites; "
@@ -98,7 +98,9 @@ class Result:
         return "\n".join(lines)
 
     def table(self) -> list[str]:
-        """The coefficient table, a line each."""
+        """The coefficient table, a line each; of a network, how many parameters it has."""
+        if not self.model.linear:
+            return [f"{self.theta.size:,} parameters for {len(self.model.classes)} classes"]
         labels = [str(c) for c in self.model.classes] if self.model.outputs > 1 else ["coef"]
         width = max(len(n) for n in self.names)
         head = " " * width + "".join(f"{label[:12]:>13}" for label in labels)
@@ -110,18 +112,17 @@ class Result:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain numbers and texts, for JSON."""
-        coefficients: Any = dict(zip(self.names, self.coefficients[0].tolist(), strict=True))
-        if self.model.outputs > 1:
-            coefficients = {
-                str(label): dict(zip(self.names, row.tolist(), strict=True))
-                for label, row in zip(self.model.classes, self.coefficients, strict=True)
-            }
         private = math.isfinite(self.privacy.mu)
+        rows = [dict(zip(self.names, row.tolist(), strict=True)) for row in self.coefficients if self.model.linear]
+        estimate: dict[str, Any] = {"parameters": self.coefficients.size}
+        if self.model.linear:
+            labels = map(str, self.model.classes)
+            estimate = {"coefficients": dict(zip(labels, rows, strict=True)) if self.model.outputs > 1 else rows[0]}
         return {
             "model": self.model.name,
             "method": self.method,
             "classes": [str(label) for label in self.model.classes],
-            "coefficients": coefficients,
+            **estimate,
             "privacy": {
                 "mu": self.privacy.mu if private else None,
                 "epsilon_at_delta_1e-6": self.privacy.epsilon(1e-6) if private else None,

@@ -66,11 +66,11 @@ def coefficients(title: str | None, results: dict[str, "Result"], difference: bo
 
 def show_comparison(federation: "Federation", model: str, results: dict[str, "Result"]) -> None:
     page = open_page()
-    say(page, f"{model} regression of {federation.target_name}: {federation.n_rows:,} rows at "
-               f"{federation.n_sites:,} sites")  # fmt: skip
     first = next(iter(results.values()))
+    kind = f"{model} regression" if first.model.linear else model
+    say(page, f"{kind} of {federation.target_name}: {federation.n_rows:,} rows at {federation.n_sites:,} sites")
     fitting = max(1, (page.width - max(len(n) for n in first.names)) // 14)
-    names = list(results)
+    names = list(results) if first.model.linear else []  # a network's parameters are not for reading
     for start in range(0, len(names), fitting):
         page.print()
         page.print(coefficients(None, {name: results[name] for name in names[start : start + fitting]}))

@@ -9,7 +9,7 @@ from threadpoolctl import ThreadpoolController
 from fedmest.errors import InputError
 from fedmest.federation import Federation
 from fedmest.methods.base import Step
-from fedmest.models import GLM
+from fedmest.models import Model
 from fedmest.privacy.gdp import Array
 from fedmest.privacy.noise import Keys, Noise
 from fedmest.queries import Ask, SiteData
@@ -24,7 +24,7 @@ class LocalEngine:
     The noise of a site in a round depends on (seed, site name, round) alone: not on other sites, not on threads.
     """
 
-    def __init__(self, federation: Federation, model: GLM, y: Array, intercept: bool, seed: int) -> None:
+    def __init__(self, federation: Federation, model: Model, y: Array, intercept: bool, seed: int) -> None:
         self.federation = federation
         self.model = model
         self.y = y
@@ -53,9 +53,9 @@ class LocalEngine:
             return step.query.answer(self.data, step.sites, ask, step.mus, noise)
 
     def paper_bound(self) -> float:
-        """The paper's rule: the largest over sites of the local 90 % quantile of gradient norms at zero. Leaks."""
+        """The paper's rule: the largest over sites of the local 90 % quantile of gradient norms at the start. Leaks."""
         rows = self.data.rows
-        norms = self.model.score_norms(rows, np.zeros((self.model.outputs, rows.columns)))
+        norms = self.model.score_norms(rows, self.model.start(rows.columns, self.seed))
         return max(_quantile(norms[begin:end], 0.9) for begin, end in pairwise(rows.offsets))
 
 

@@ -3,26 +3,29 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
 import numpy as np
 
+from fedmest.checkpoint import Checkpoint
 from fedmest.errors import InputError
 from fedmest.federation import Index
-from fedmest.models import GLM, Clipping
+from fedmest.models import Clipping, Model
 from fedmest.privacy.budget import split
 from fedmest.privacy.gdp import Array
 from fedmest.queries import Ask, Query
 
 WEIGHTS = ("size", "optimal")
 CALIBRATIONS = ("certified", "paper")
+LARGEST_KEPT = 10_000  # parameters up to which every iterate is kept; networks have hundreds of thousands
 
 
 @dataclass(frozen=True)
 class Setting:
     """The public facts that a schedule may depend on. There is no row in it."""
 
-    model: GLM
+    model: Model
     sizes: Index
     columns: int
     mu: float
@@ -41,7 +44,7 @@ class Setting:
     @property
     def shape(self) -> tuple[int, int]:
         """Shape of theta."""
-        return self.model.outputs, self.columns
+        return self.model.shape(self.columns)
 
     @property
     def everyone(self) -> Index:
@@ -56,7 +59,7 @@ class Setting:
         n = self.sizes.astype(float)
         if self.weighting == "size" or math.isinf(self.mu):
             return np.asarray(n / n.sum())
-        d = self.model.outputs * self.columns
+        d = math.prod(self.shape)
         sampling = self.weight_constant * d / n
         privacy = d * max(d, math.log(n.sum())) * releases / (self.mu * n) ** 2
         w = 1.0 / (sampling + privacy)
@@ -101,14 +104,30 @@ class Record:
 
 @dataclass(frozen=True)
 class Replies:
-    """What the sites sent in one round, one row a site that took part."""
+    """What the sites sent in one round.
 
-    values: Array
+    Of a round that a checkpoint holds only the weighted sum is known. Sites that are asked again repeat themselves to
+    the last bit, as their noise is the same, so that this costs time and no privacy.
+    """
+
+    ask_sites: Callable[[], Array]
     weights: Array
+    stored: Array | None
+
+    @cached_property
+    def values(self) -> Array:
+        """One row a site that took part."""
+        return self.ask_sites()
+
+    @cached_property
+    def _combined(self) -> Array:
+        if self.stored is not None:
+            return self.stored
+        return np.asarray(np.einsum("i,ij->j", self.weights, self.values))
 
     def combined(self) -> Array:
         """Weighted sum, in the order of the sites' names whatever order they answered in."""
-        return np.asarray(np.einsum("i,ij->j", self.weights, self.values))
+        return self._combined
 
 
 @dataclass
@@ -124,9 +143,15 @@ class Server:
     history: list[Array] = field(default_factory=list)
     site_thetas: Array | None = None
     on_round: Callable[[int, int], None] | None = None
+    on_theta: Callable[[Array], None] | None = None
+    checkpoint: Checkpoint | None = None
 
     def __post_init__(self) -> None:
         self.sizes = self.setting.sizes.astype(float)
+
+    def start(self) -> Array:
+        """Where a method begins: zero, or a network's random start. Public."""
+        return self.setting.model.start(self.setting.columns, self.setting.seed)
 
     def ask(
         self, step: Step, theta: Array, *, clipping: Clipping | None = None, drifts: Array | None = None,
@@ -142,17 +167,25 @@ class Server:
                 "the features (declare bounds)"
             )
         ask = Ask(theta, clipping or self.clipping, self.penalty, drifts, edges)
-        values = self.answer(number, step, ask)
+        stored = self.checkpoint.load(number) if self.checkpoint is not None else None
+        replies = Replies(partial(self.answer, number, step, ask), step.weights, stored)
+        floats_up = len(stored) if stored is not None else replies.values.shape[1]
+        if self.checkpoint is not None and stored is None:
+            self.checkpoint.save(number, replies.combined())
         everyone = len(step.sites) == len(self.sizes)
         sizes = self.sizes if everyone else self.sizes[step.sites]
-        self.records.append(Record(step, ask.clipping, sizes, values.shape[1], ask.floats_down))
+        self.records.append(Record(step, ask.clipping, sizes, floats_up, ask.floats_down))
         if self.on_round is not None:
             self.on_round(len(self.records), len(self.schedule))
-        return Replies(values, step.weights)
+        return replies
 
     def note(self, theta: Array) -> Array:
-        """Keep an iterate for `Result.history` and hand it back."""
+        """Keep an iterate for `Result.history` (of large models only the last) and hand it back."""
+        if theta.size > LARGEST_KEPT:
+            self.history.clear()
         self.history.append(theta - theta.mean(axis=0) if len(theta) > 1 else theta.copy())
+        if self.on_theta is not None:
+            self.on_theta(self.history[-1])
         return theta
 
 
@@ -168,7 +201,8 @@ class Method:
     foreign: ClassVar[dict[str, tuple[str, ...]]] = {}  # options without meaning under a calibration
     bounds: ClassVar[str] = "scores"  # what the clipping bound holds: rows' scores, or whole records
     bound_quantile: ClassVar[float | None] = None  # where a bought bound is put; None: where the model says
-    models: ClassVar[tuple[str, ...]] = ()  # empty: all
+    models: ClassVar[tuple[str, ...]] = ()  # by name; empty: all regressions
+    networks: ClassVar[bool] = False  # takes networks as well
 
     def schedule(self, s: Setting) -> list[Step]:
         """All rounds with their prices, from public facts alone; prices compose to at most s.mu at every site."""
@@ -177,6 +211,10 @@ class Method:
     def run(self, server: Server, steps: Sequence[Step]) -> Array:
         """Carry the steps out; the estimate (outputs, d)."""
         raise NotImplementedError
+
+    @classmethod
+    def takes(cls, model: Model) -> bool:
+        return model.name in cls.models if model.linear and cls.models else model.linear or cls.networks
 
     @classmethod
     def with_options(cls, options: dict[str, Any], calibration: str) -> "Method":
@@ -221,32 +259,32 @@ def check_option(method: str, name: str, value: Any, kind: Any) -> None:
             raise InputError(f"method {method!r}: option {name}={value!r} must be one of {', '.join(choices)}")
 
 
-def rounds(s: Setting, queries: Sequence[Query], shares: Array, mu: float) -> list[Step]:
-    """Steps for queries asked one after another, with `shares` (queries, releases) of mu^2.
+def rounds(s: Setting, queries: Sequence[Query], shares: Sequence[Array] | Array, mu: float) -> list[Step]:
+    """Steps for queries asked one after another; `shares` of mu^2 has an array for each, an entry a release.
 
     With client sampling and certified calibration the draw is balanced: every site takes part the same number of
     times, give or take one, and its budget goes to its own rounds alone. The paper draws sites anew each round and
     adds as much noise as if each took part in all of them.
     """
-    releases = shares.shape[1]
-    weights = s.weights(releases=shares.size)
+    flat = np.concatenate(shares)
+    weights = s.weights(releases=len(flat))
     if s.participation >= 1.0:
-        prices = split(mu, shares.ravel()).reshape(shares.shape)
+        prices = np.split(split(mu, flat), np.cumsum([len(share) for share in shares])[:-1])
         return [
-            Step(query, prices[r][:, None], s.everyone, weights) for r, query in enumerate(queries)
+            Step(query, price[:, None], s.everyone, weights) for query, price in zip(queries, prices, strict=True)
         ]
     takers = _participants(s, len(queries))
     spent = np.zeros(len(s.sizes))
-    for r, sites in enumerate(takers):
-        spent[sites] += shares[r].sum()
+    for share, sites in zip(shares, takers, strict=True):
+        spent[sites] += share.sum()
     steps = []
-    for r, (query, sites) in enumerate(zip(queries, takers, strict=True)):
+    for query, share, sites in zip(queries, shares, takers, strict=True):
         if math.isinf(mu):
-            mus = np.full((releases, 1), math.inf)
+            mus = np.full((len(share), 1), math.inf)
         elif s.paper:
-            mus = mu * np.sqrt(shares[r] / shares.sum())[:, None]
+            mus = mu * np.sqrt(share / flat.sum())[:, None]
         else:
-            mus = mu * np.sqrt(shares[r][:, None] / spent[sites][None, :])
+            mus = mu * np.sqrt(share[:, None] / spent[sites][None, :])
         steps.append(Step(query, mus, sites, weights[sites] / weights[sites].sum()))
     return steps
 

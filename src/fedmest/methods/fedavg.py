@@ -6,8 +6,6 @@ Noise of the paper: 2 B eta sqrt(R K) / (mu n_i) on each local step, that is, R 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from fedmest.methods.base import Method, Server, Setting, Step, rounds
 from fedmest.privacy.budget import step_shares
 from fedmest.privacy.gdp import Array
@@ -19,21 +17,29 @@ class FedAvg(Method):
     K: int = 50
     R: int = 2
     eta: float = 0.5
+    server_eta: float = 1.0  # how far the server goes from the last theta to the average of the replies
 
     id = "fedavg"
     title = "FedAvg"
     sends = "theta after K local steps, R times"
     samples_sites = True
+    networks = True
 
     def schedule(self, s: Setting) -> list[Step]:
         shares = step_shares(self.R * self.K, s.schedule, s.damping(self.eta)).reshape(self.R, self.K)
         return rounds(s, [Descent(self.K, self.eta)] * self.R, shares, s.mu)
 
     def run(self, server: Server, steps: Sequence[Step]) -> Array:
-        theta = np.zeros(server.setting.shape)
+        theta = server.start()
         for step in steps:
-            theta = server.note(server.ask(step, theta).combined().reshape(theta.shape))
+            theta = average(server, step, theta, self.server_eta)
         return theta
+
+
+def average(server: Server, step: Step, theta: Array, server_eta: float) -> Array:
+    """One round of local steps and the server's move towards the average of what they led to."""
+    combined = server.ask(step, theta).combined().reshape(theta.shape)
+    return server.note((1 - server_eta) * theta + server_eta * combined)
 
 
 class NonPrivateFedAvg(FedAvg):

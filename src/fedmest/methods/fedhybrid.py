@@ -1,4 +1,4 @@
-"""FedHybrid: K1 local steps from zero, averaged once, then K2 rounds of FedSGD (Auddy, Peng, Paul 2026, Algorithm 2).
+"""FedHybrid: K1 local steps, averaged once, then K2 rounds of FedSGD (Auddy, Peng, Paul 2026, Algorithm 2).
 
 Noise of the paper: half of mu^2 to each stage, split evenly inside: 2 B eta sqrt(2 K1) / (mu n_i) a local step,
 2 B sqrt(2 K2) / (mu n_i) a gradient. Certified, the first stage only has to find the neighbourhood of the answer
@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from fedmest.methods.base import Method, Server, Setting, Step, rounds
+from fedmest.methods.fedavg import average
 from fedmest.methods.fedsgd import descend
-from fedmest.privacy.budget import split, step_shares
+from fedmest.privacy.budget import step_shares
 from fedmest.privacy.gdp import Array
 from fedmest.queries import Descent, Gradient
 
@@ -28,22 +27,19 @@ class FedHybrid(Method):
     id = "fedhybrid"
     title = "FedHybrid"
     sends = "theta after K1 local steps, then mean gradient K2 times"
+    samples_sites = True
+    networks = True
 
     @classmethod
     def defaults(cls, calibration: str) -> dict[str, Any]:
         return {"share1": 0.5} if calibration == "paper" else {}
 
     def schedule(self, s: Setting) -> list[Step]:
-        mu1, mu2 = split(s.mu, [self.share1, 1 - self.share1])
         damping = s.damping(self.eta)
-        local = step_shares(self.K1, s.schedule, damping)
-        server = step_shares(self.K2, s.schedule, damping)
-        return [
-            *rounds(s, [Descent(self.K1, self.eta)], local[None], float(mu1)),
-            *rounds(s, [Gradient()] * self.K2, server[:, None], float(mu2)),
-        ]
+        local = self.share1 * step_shares(self.K1, s.schedule, damping)
+        server = (1 - self.share1) * step_shares(self.K2, s.schedule, damping)
+        return rounds(s, [Descent(self.K1, self.eta), *[Gradient()] * self.K2], [local, *server[:, None]], s.mu)
 
     def run(self, server: Server, steps: Sequence[Step]) -> Array:
-        start = np.zeros(server.setting.shape)
-        theta = server.note(server.ask(steps[0], start).combined().reshape(start.shape))
+        theta = average(server, steps[0], server.start(), 1.0)
         return descend(server, steps[1:], theta, self.eta)

@@ -1,8 +1,11 @@
 """FedSGD: K rounds of noisy gradients, averaged by the server (Auddy, Peng, Paul 2026, Algorithm 1).
 
 Noise of the paper: 2 B sqrt(K) / (mu n_i) on each site's mean gradient, that is, K releases at mu / sqrt(K).
+
+With `average` above one the estimate is the mean of that many last iterates: noise averages out, at no price.
 """
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,24 +21,29 @@ from fedmest.queries import Gradient
 class FedSGD(Method):
     K: int = 50
     eta: float = 0.5
+    average: int = 1
 
     id = "fedsgd"
     title = "FedSGD"
     sends = "mean gradient, K times"
     samples_sites = True
+    networks = True
 
     def schedule(self, s: Setting) -> list[Step]:
         shares = step_shares(self.K, s.schedule, s.damping(self.eta))
         return rounds(s, [Gradient()] * self.K, shares[:, None], s.mu)
 
     def run(self, server: Server, steps: Sequence[Step]) -> Array:
-        return descend(server, steps, np.zeros(server.setting.shape), self.eta)
+        return descend(server, steps, server.start(), self.eta, self.average)
 
 
-def descend(server: Server, steps: Sequence[Step], theta: Array, eta: float) -> Array:
-    """Server gradient descent along the averaged noisy gradients."""
+def descend(server: Server, steps: Sequence[Step], theta: Array, eta: float, average: int = 1) -> Array:
+    """Server gradient descent along the averaged noisy gradients; the mean of the last iterates."""
     eta = server.clipping.step(eta)
+    last = deque([theta], maxlen=average)
     for step in steps:
         gradient = server.ask(step, theta).combined()
-        theta = server.note(theta - eta * gradient.reshape(theta.shape))
-    return theta
+        theta = theta - eta * gradient.reshape(theta.shape)
+        last.append(theta)
+        server.note(np.mean(last, axis=0))
+    return np.asarray(np.mean(last, axis=0))

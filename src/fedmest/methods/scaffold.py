@@ -21,7 +21,7 @@ class Scaffold(FedAvg):
 
     def run(self, server: Server, steps: Sequence[Step]) -> Array:
         s = server.setting
-        theta = np.zeros(s.shape)
+        theta = server.start()
         variates = np.zeros((len(s.sizes), *s.shape))
         eta = server.clipping.step(self.eta)
         share = s.sizes / s.sizes.sum()
@@ -31,7 +31,7 @@ class Scaffold(FedAvg):
             replies = server.ask(step, theta, drifts=drifts)
             local = replies.values.reshape(len(step.sites), *s.shape)
             variates[step.sites] = (theta - local) / (self.K * eta) - drifts
-            theta = server.note(replies.combined().reshape(s.shape))
+            theta = server.note((1 - self.server_eta) * theta + self.server_eta * replies.combined().reshape(s.shape))
         return theta
 
 

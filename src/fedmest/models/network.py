@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedmest.errors import InputError
+from fedmest.privacy.gdp import Array
 
 try:
     import torch
@@ -102,16 +103,56 @@ class Network:
                     layer.reset_parameters()
             return self.get()
 
-    def clipped_sum(self, x: ArrayLike, y: ArrayLike, theta: ArrayLike, bound: float) -> tuple[Vector, Vector]:
+    def clipped_sum(self, x: ArrayLike, y: ArrayLike, theta: ArrayLike, bound: float) -> tuple[Array, Vector]:
         """Sum of the rows' gradients, each shortened to norm `bound`, and the norms before that.
 
         With a bound, a row whose gradient is not finite counts as zero: it must not show itself by spoiling the sum.
+        Chunks are added up in double precision, so that a changed row changes the rounding of its own chunk alone.
         """
         if not bound > 0:
             raise InputError(f"the bound on a row's gradient must be positive, not {bound}")
-        weights, sums = self._unpack(theta), [torch.zeros(s, dtype=self.dtype) for s in self.shapes]
-        norms = [self._add(images, labels, weights, bound, sums) for images, labels in self._chunks(x, y)]
-        return _flat(sums), _flat(norms)
+        weights, total = self._unpack(theta), torch.zeros(self.size, dtype=torch.float64)
+        norms = []
+        for images, labels in self._chunks(x, y):
+            sums = [torch.zeros(s, dtype=self.dtype) for s in self.shapes]
+            norms.append(self._add(images, labels, weights, bound, sums))
+            total += torch.cat([part.reshape(-1) for part in sums])
+        return np.asarray(total), _flat(norms)
+
+    def row_gradients(self, x: ArrayLike, y: ArrayLike, theta: ArrayLike) -> Vector:
+        """Every row's gradient, (rows, size); one that is not finite is zero. Takes rows times size floats."""
+        weights, rows, done = self._unpack(theta), torch.zeros(len(np.asarray(y)), self.size, dtype=self.dtype), 0
+        for images, labels in self._chunks(x, y):
+            pieces: list[Tensor] = []
+            for layer, a, g in self._parts(images, labels, weights)[0]:
+                if isinstance(layer, nn.Conv2d):
+                    out, channels, height, width = layer.weight.shape
+                    a = a.reshape(len(a), out, height, width, channels).permute(0, 1, 4, 2, 3)
+                    pieces.append(a.flatten(1))
+                else:
+                    pieces.append((g[:, :, None] * a[:, None, :]).flatten(1))
+                if layer.bias is not None:
+                    pieces.append(g)
+            torch.cat(pieces, 1, out=rows[done : done + len(labels)])
+            done += len(labels)
+        return np.asarray(rows)
+
+    def hidden(self, x: ArrayLike, theta: ArrayLike) -> Vector:
+        """What goes into the last linear layer, (rows, units)."""
+        weights, chunks = self._unpack(theta), []
+        for part in torch.split(self._images(x), self.chunk):
+            kept: list[Any] = []
+            self._forward(part, weights, kept)
+            chunks.append(kept[-1][1])
+        return np.asarray(torch.cat(chunks))
+
+    @property
+    def head(self) -> tuple[int, int]:
+        """Shape (classes, units) of the last layer, which must be linear with a bias: its weights end theta."""
+        last = self.layers[-1]
+        if not isinstance(last, nn.Linear) or last.bias is None:
+            raise InputError(f"the network must end in a linear layer with a bias for this method, not in {last}")
+        return last.out_features, last.in_features
 
     def gradient(self, x: ArrayLike, y: ArrayLike, theta: ArrayLike) -> Vector:
         """Plain sum of the rows' gradients, by torch's own backward pass, in the same chunks."""
@@ -123,8 +164,13 @@ class Network:
                 total += part
         return _flat(sums)
 
-    def _add(self, x: Tensor, y: Tensor, weights: list[Tensor], bound: float, sums: list[Tensor]) -> Tensor:
-        """Add the clipped gradients of one chunk to `sums`, return their norms."""
+    def _parts(self, x: Tensor, y: Tensor, weights: list[Tensor]) -> tuple[list[tuple[Any, Tensor, Tensor]], Tensor]:
+        """What one chunk's row gradients are made of, and their norms.
+
+        Of a convolution: its kernel's row gradients and its output's, summed over positions; of a linear layer: inputs
+        and output gradients. Rows whose gradient is not finite are zero there and have an infinite norm. They are
+        taken out afterwards, not left out before: the others must be computed in the same places as ever.
+        """
         kept: list[tuple[Any, Tensor, Tensor]] = []
         loss = F.cross_entropy(self._forward(x, weights, kept), y, reduction="sum")
         parts, squares = [], torch.zeros(len(x), dtype=self.dtype)
@@ -137,11 +183,14 @@ class Network:
             else:
                 squares += (a.square().sum(1) + biased) * g.square().sum(1)
             parts.append((layer, a, g))
-        norms, finite = squares.sqrt(), torch.isfinite(squares)
-        if bound < math.inf and not finite.all():
-            if finite.any():
-                self._add(x[finite], y[finite], weights, bound, sums)
-            return norms.nan_to_num(nan=math.inf, posinf=math.inf)
+        bad = ~torch.isfinite(squares)
+        if bad.any():
+            parts = [(layer, _without(a, bad), _without(g, bad)) for layer, a, g in parts]
+        return parts, squares.sqrt().masked_fill(bad, math.inf)
+
+    def _add(self, x: Tensor, y: Tensor, weights: list[Tensor], bound: float, sums: list[Tensor]) -> Tensor:
+        """Add the clipped gradients of one chunk to `sums`, return their norms."""
+        parts, norms = self._parts(x, y, weights)
         safe = bound * (1 - 32 * torch.finfo(self.dtype).eps)  # a norm's rounding must not let a row exceed the bound
         factors = torch.where(norms > safe, safe / norms, 1.0)
         totals = iter(sums)
@@ -231,6 +280,10 @@ class Network:
 
 def _channels_last(x: Tensor) -> Tensor:
     return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x
+
+
+def _without(x: Tensor, rows: Tensor) -> Tensor:
+    return x.masked_fill(rows.reshape(-1, *[1] * (x.dim() - 1)), 0.0)
 
 
 def _flat(pieces: list[Tensor]) -> Vector:

@@ -124,6 +124,11 @@ class Noise:
         """values[i] += sds[i] Z_i, Z_i the standard normals of site sites[i] for this release."""
         _add_by_site(values, sds, sites, self.keys, np.uint64(self.seed), self.stream(release))
 
+    def add_step(self, values: npt.NDArray[np.float64], sd: float, site: int, step: int) -> None:
+        """values += sd Z, Z the standard normals of a site's local step; the same as in the compiled loops."""
+        if sd > 0.0:
+            add_normals(values, sd, self.keys[site], np.uint64(self.seed), self.stream(step))
+
 
 def seed_word(seed: int | None, purpose: str = "") -> int:
     """A 64-bit word for any integer seed; without one, from the operating system.

@@ -3,12 +3,13 @@
 from fedmest.queries.base import Ask, Query, Release, SiteData
 from fedmest.queries.descent import Descent
 from fedmest.queries.gradient import Gradient
+from fedmest.queries.head import HeadParts, PaperFisherStep
 from fedmest.queries.histogram import Histogram
 from fedmest.queries.local_fit import LocalFit, PooledFit
 from fedmest.queries.moments import Moments
 from fedmest.queries.newton import NewtonParts, NewtonStep, PaperNewton
 
 __all__ = [
-    "Ask", "Descent", "Gradient", "Histogram", "LocalFit", "Moments", "NewtonParts", "NewtonStep", "PaperNewton",
-    "PooledFit", "Query", "Release", "SiteData",
+    "Ask", "Descent", "Gradient", "HeadParts", "Histogram", "LocalFit", "Moments", "NewtonParts", "NewtonStep",
+    "PaperFisherStep", "PaperNewton", "PooledFit", "Query", "Release", "SiteData",
 ]  # fmt: skip

@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedmest.federation import Index, Rows
-from fedmest.models import GLM, Clipping
+from fedmest.models import Clipping, Model
 from fedmest.privacy.gdp import Array
 from fedmest.privacy.noise import Keys, Noise
 
@@ -40,7 +40,7 @@ class Ask:
 class SiteData:
     """All that code on the sites' side of the line can see: rows (and their random halves), and the model."""
 
-    model: GLM
+    model: Model
     rows: Rows
     split_seed: int = 0
     keys: Keys | None = None  # of the sites, for the split; without them sites go by their number

@@ -1,0 +1,56 @@
+"""Runs that can be stopped and taken up again: a folder holds what the sites' replies of each round added up to.
+
+A method is a fixed function of those sums, so a resumed run replays them and goes on where the old one stopped, with
+the same result to the last bit. The seed word is written before the first round: a round whose sum was lost is asked
+again with the noise it had, never with fresh noise, which would be a second release.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from fedmest.errors import InputError
+from fedmest.privacy.gdp import Array
+
+
+class Checkpoint:
+    """The folder of one fit, `identity` being all that makes it this fit and no other; `word` is its seed word."""
+
+    def __init__(self, folder: str | Path, identity: str, word: int) -> None:
+        self.folder = Path(folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        head = self.folder / "fit.json"
+        mark = hashlib.blake2b(identity.encode(), digest_size=16).hexdigest()
+        if not head.exists():
+            self._write(head, lambda file: file.write(json.dumps({"fit": mark, "word": word}).encode()))
+        stored = json.loads(head.read_text(encoding="utf-8"))
+        if stored["fit"] != mark:
+            raise InputError(
+                f"checkpoint {str(folder)!r} belongs to another fit (other data, settings or seed); name another folder"
+            )
+        self.word = int(stored["word"])
+
+    def load(self, number: int) -> Array | None:
+        """What the replies of a round added up to, or None where the round is still to come."""
+        path = self._path(number)
+        return np.asarray(np.load(path)) if path.exists() else None
+
+    def save(self, number: int, combined: Array) -> None:
+        self._write(self._path(number), lambda file: np.save(file, combined))
+
+    def _path(self, number: int) -> Path:
+        return self.folder / f"round-{number + 1:05d}.npy"
+
+    def _write(self, path: Path, write: Callable[[BinaryIO], object]) -> None:
+        """All of the file or nothing, whenever the process ends."""
+        partial = path.with_suffix(".partial")
+        with partial.open("wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)

@@ -1,0 +1,424 @@
+"""Networks behind the same methods, queries and accountant as regressions. Tiny networks on 8 x 8 digits."""
+
+import json
+import math
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="networks need torch, an optional extra")
+
+from torch import nn  # noqa: E402
+
+import fedmest as fm  # noqa: E402
+from conftest import no_prices, noise_of, pack  # noqa: E402
+from fedmest.methods import METHODS  # noqa: E402
+from fedmest.models import MODELS, Clipping, NetworkModel, model_named  # noqa: E402
+from fedmest.models.network import Network  # noqa: E402
+from fedmest.queries import Ask, Descent, Gradient, HeadParts, PaperFisherStep, Query, SiteData  # noqa: E402
+
+MU, B = 3.0, 1.3
+QUICK = {"K": 2, "R": 2, "K1": 2, "K2": 2, "eta": 0.2}
+PARAMETERS = 16 * 5 + 5 + 5 * 3 + 3
+
+
+@cache
+def digits(sites: int = 6, rows: int = 120) -> fm.Federation:
+    """The classes 0, 1, 2 of scikit-learn's digits, 4 x 4 pixels by averaging."""
+    from sklearn.datasets import load_digits
+
+    X, y = load_digits(return_X_y=True)
+    X, y = X[y < 3][:rows].reshape(-1, 4, 2, 4, 2).mean(axis=(2, 4)) / 16.0, y[y < 3][:rows]
+    return fm.Federation.from_arrays(X.reshape(rows, 16), y, np.arange(rows) % sites, degenerate="keep")
+
+
+def small() -> NetworkModel:
+    return NetworkModel(nn.Sequential(nn.Linear(16, 5), nn.ReLU(), nn.Linear(5, 3)), (16,))
+
+
+def convolutions() -> NetworkModel:
+    layers = nn.Sequential(
+        nn.Conv2d(1, 3, 3, padding=1), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(12, 4), nn.ReLU(),
+        nn.Linear(4, 3),
+    )  # fmt: skip
+    return NetworkModel(layers, (1, 4, 4))
+
+
+class FromZero(NetworkModel):
+    def start(self, columns: int, seed: int) -> np.ndarray:
+        return np.zeros(self.shape(columns))
+
+
+def one_layer() -> NetworkModel:
+    """Multinomial regression in torch."""
+    return FromZero(nn.Sequential(nn.Linear(16, 3)), (16,))
+
+
+def as_multinomial(theta: np.ndarray) -> np.ndarray:
+    """One layer's parameters as coefficients: intercept first, classes summing to zero."""
+    coefficients = np.column_stack([theta[48:], theta[:48].reshape(3, 16)])
+    return coefficients - coefficients.mean(axis=0)
+
+
+def fit(method: str = "fedavg", model: NetworkModel | None = None, mu: float = MU, **settings: Any) -> fm.Result:
+    options = {k: v for k, v in QUICK.items() if k in METHODS[method].__dataclass_fields__}  # type: ignore[attr-defined]
+    return fm.fit(settings.pop("fed", digits()), model or small(), method, mu, **{"seed": 1, **options, **settings})
+
+
+def sds(result: fm.Result, query: str) -> np.ndarray:
+    return np.stack([r.sd for r in result.privacy.releases if r.query == query])
+
+
+NETWORK_METHODS = [name for name, method in METHODS.items() if method.networks]
+
+
+# -- the same methods ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["fedsgd", "fedavg", "fedhybrid", "scaffold"])
+def test_a_network_of_one_layer_is_multinomial_regression(method: str) -> None:
+    known = METHODS[method].__dataclass_fields__  # type: ignore[attr-defined]
+    steps = {k: v for k, v in {"K": 8, "K1": 6, "K2": 5}.items() if k in known}
+    common: dict[str, Any] = {"mu": math.inf, "scaling": "none", "seed": 1, **steps}
+    regression = fm.fit(digits(), "multinomial", method, **common)
+    network = fm.fit(digits(), one_layer(), method, **common)
+    np.testing.assert_allclose(as_multinomial(network.theta), regression.theta, atol=2e-5)
+    clipped = {**common, "mu": 1e7, "bound": 0.5, "clip": "norm", "eta": 0.1}  # the steps of neither are shortened
+    regression = fm.fit(digits(), "multinomial", method, **clipped)
+    network = fm.fit(digits(), one_layer(), method, **clipped)
+    np.testing.assert_allclose(as_multinomial(network.theta), regression.theta, atol=3e-3)  # clipped a touch lower
+    assert network.communication == regression.communication
+    for ours, theirs in zip(network.privacy.releases, regression.privacy.releases, strict=True):
+        np.testing.assert_array_equal(ours.sd, theirs.sd)
+
+
+@pytest.mark.parametrize("method", NETWORK_METHODS)
+def test_every_method_for_networks_keeps_the_contract(method: str) -> None:
+    result = fit(method)
+    assert result.theta.shape == (PARAMETERS,) and np.isfinite(result.theta).all()
+    np.testing.assert_array_equal(result.theta, fit(method).theta)
+    if METHODS[method].private:
+        assert result.privacy.certified and result.privacy.mu == pytest.approx(MU)
+        assert (fit(method, seed=2).theta != result.theta).all()
+        without = fit(method, mu=math.inf, bound=1e-6)
+        assert math.isinf(without.privacy.mu) and all((r.sd == 0).all() for r in without.privacy.releases)
+    probabilities = result.predict(digits().design()[:7, 1:])
+    assert probabilities.shape == (7, 3)
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1.0, rtol=1e-6)
+    assert result.log_likelihood(digits()) < 0
+    plain = json.loads(json.dumps(result.as_dict(), allow_nan=False))
+    assert plain["parameters"] == PARAMETERS and "coefficients" not in plain and len(json.dumps(plain)) < 5000
+    assert f"{PARAMETERS} parameters for 3 classes" in result.summary()
+
+
+@pytest.mark.parametrize("method", [name for name in NETWORK_METHODS if METHODS[name].private])
+def test_the_papers_calibration_carries_its_gaps(method: str) -> None:
+    result = fit(method, convolutions(), calibration="paper")
+    assert not result.privacy.certified and result.privacy.mu == pytest.approx(MU)
+    assert any("read off the data" in caveat for caveat in result.privacy.caveats)
+    newton = method.startswith("fednewton")
+    assert any("One row can turn the mean gradient around" in caveat for caveat in result.privacy.caveats) == newton
+
+
+@pytest.mark.parametrize("method", [name for name in NETWORK_METHODS if METHODS[name].private])
+@pytest.mark.parametrize("share", [0.1, 0.35])
+def test_sampled_sites_take_turns_and_pay_for_their_own_rounds_alone(method: str, share: float) -> None:
+    result = fit(method, fed=digits(20), participation=share, bound=1.0, schedule="uniform")
+    squares, turns = np.zeros(20), np.zeros(20, dtype=int)
+    for release in result.privacy.releases:
+        squares[release.sites] += release.mu**2
+    for sites in {r.round: r.sites for r in result.privacy.releases}.values():
+        turns[sites] += 1
+    assert turns.max() - turns.min() <= 1
+    np.testing.assert_allclose(np.sqrt(squares[turns > 0]), MU, rtol=1e-12)
+
+
+def test_ten_rounds_at_a_tenth_give_every_site_one_turn_with_its_whole_budget() -> None:
+    result = fit(fed=digits(20), participation=0.1, bound=1.0, R=10, schedule="uniform")
+    sites = np.concatenate([r.sites for r in result.privacy.releases if r.what == "local step 1"])
+    assert sorted(sites.tolist()) == list(range(20))
+    np.testing.assert_allclose(sds(result, "descent"), 2 * 0.2 * math.sqrt(2) / (MU * 6), rtol=1e-12)
+
+
+def test_the_server_can_go_part_of_the_way_and_average_its_last_iterates() -> None:
+    zero, none = one_layer(), {"mu": math.inf}
+    whole, half = (fit("fedavg", zero, **none, R=1, server_eta=e).theta for e in (1.0, 0.5))
+    np.testing.assert_allclose(half, whole / 2, rtol=1e-12)
+    last = fit("fedsgd", zero, **none, K=5)
+    mean = fit("fedsgd", zero, **none, K=5, average=3)
+    np.testing.assert_allclose(mean.theta, np.mean([t[0] for t in last.history[-3:]], axis=0), rtol=1e-12)
+    np.testing.assert_array_equal(mean.theta, mean.history[-1][0])
+
+
+# -- privacy of clipped means ----------------------------------------------------------------------
+
+
+def site_data(model: NetworkModel, X: np.ndarray, y: np.ndarray) -> SiteData:
+    return SiteData(model, pack(np.column_stack([np.ones(len(y)), X]), y, [len(y)]))
+
+
+def released(
+    query: Query, model: NetworkModel, X: np.ndarray, y: np.ndarray, theta: np.ndarray, b: float
+) -> np.ndarray:
+    ask = Ask(theta, Clipping("norm", b), np.zeros_like(theta))
+    # a huge budget instead of none, which would turn clipping off as well
+    mus = np.full((len(query.releases()), 1), 1e12) if isinstance(query, HeadParts) else no_prices(query)
+    return query.answer(site_data(model, X, y), np.array([0]), ask, mus, noise_of(1))[0]
+
+
+@pytest.mark.parametrize("build", [small, convolutions])
+@pytest.mark.parametrize("rows", [1, 7, 100, 161])
+def test_replacing_any_row_moves_what_is_released_by_no_more_than_stated(build: Any, rows: int) -> None:
+    """At bounds that clip every row, so that the worst case is reached; single precision must not exceed it."""
+    rng = np.random.default_rng(rows)
+    model, n = build(), np.array([float(rows)])
+    theta = model.start(17, 3) * 2
+    X, y = rng.random((rows, 16)), rng.integers(0, 3, rows).astype(float)
+    strange = [rng.random(16) * 1e3, np.full(16, 1e38), np.full(16, 1e60), -np.full(16, 1e20), np.zeros(16)]
+    longest = 0.0
+    for b in (1e-3, 0.05, 30.0):
+        for query in (Gradient(), Descent(1, 0.7), HeadParts(2.0)):
+            before = released(query, model, X, y, theta, b)
+            limits = query.sensitivity(n, Clipping("norm", b))[:, 0]
+            cut = 18 if build is small else 15
+            parts = [slice(0, cut), slice(cut, None)] if isinstance(query, HeadParts) else [slice(None)]
+            for row in strange:
+                for label in range(3):
+                    X2, y2 = X.copy(), y.copy()
+                    X2[rows // 2], y2[rows // 2] = row, label
+                    after = released(query, model, X2, y2, theta, b)
+                    assert np.isfinite(after).all()
+                    for part, limit in zip(parts, limits, strict=True):
+                        moved = float(np.linalg.norm(after[part] - before[part]))
+                        assert moved <= limit * (1 + 1e-9) + 1e-9
+                        longest = max(longest, moved / limit)
+    assert longest > 0.5  # the stated distance is not idle
+
+
+def test_a_row_that_overflows_leaves_the_others_as_they_are_to_the_last_bit() -> None:
+    model = convolutions()
+    rng = np.random.default_rng(0)
+    X, y, theta = rng.random((90, 16)), rng.integers(0, 3, 90).astype(float), model.start(17, 3)
+    X2 = X.copy()
+    X2[3] = 1e60
+    G, G2 = (model.row_scores(site_data(model, x, y).rows, 0, theta) for x in (X, X2))
+    assert not G2[3].any() and G[3].any()
+    np.testing.assert_array_equal(np.delete(G2, 3, axis=0), np.delete(G, 3, axis=0))
+
+
+def test_local_steps_draw_the_noise_of_the_compiled_loops() -> None:
+    """A bound near zero leaves noise alone, which is the same for a network and a regression of the same size."""
+    keys, steps = noise_of(2, seed=9, number=4), 3
+    rows = pack(np.ones((4, 2)), np.zeros(4), [2, 2])
+    thetas, none = np.zeros((1, 2)), np.zeros((1, 2))
+    common = (steps, 0.5, Clipping("norm", 1e-12), none, none, np.array([1.0, 2.0]), np.array([[1.0], [0.5], [2.0]]))
+    ours = model_named("logistic").local_descents(rows, np.array([0, 1]), thetas, *common, keys)
+    total = np.zeros((2, 2))
+    for site in range(2):
+        for k, factor in enumerate((1.0, 0.5, 2.0)):
+            keys.add_step(total[site], (1.0, 2.0)[site] * factor, site, k)
+    np.testing.assert_allclose(ours[:, 0], total, atol=1e-10)
+
+
+# -- FedNewton-NN and FedNewton-Iter ---------------------------------------------------------------
+
+
+def test_row_gradients_add_up_and_have_the_order_of_theta() -> None:
+    rng = np.random.default_rng(0)
+    for model in (small(), convolutions()):
+        net = Network(model.network.layers, model.row_shape, double=True)
+        x, y, theta = rng.random((9, *model.row_shape)), rng.integers(0, 3, 9), net.initial(1)
+        rows = net.row_gradients(x, y, theta)
+        np.testing.assert_allclose(rows.sum(axis=0), net.gradient(x, y, theta), atol=1e-12)
+        np.testing.assert_allclose(np.linalg.norm(rows, axis=1), net.clipped_sum(x, y, theta, 1.0)[1], rtol=1e-9)
+
+
+@pytest.mark.parametrize(("method", "cycles"), [("fednewton-nn", 1), ("fednewton-iter", 2)])
+def test_noise_of_the_paper(method: str, cycles: int) -> None:
+    result = fit(method, calibration="paper", bound=B, K=3, R=4, tau1=0.5, fed=digits(4))
+    n = 30.0
+    steps = 2 * B * 0.2 * math.sqrt(2 * cycles * 4 * 3) / (MU * n)
+    np.testing.assert_allclose(sds(result, "descent"), np.full((cycles * 12, 4), steps), rtol=1e-12)
+    newton = 2 * (2 * math.sqrt(2) * B / 0.5) * math.sqrt(cycles) / (MU * n)
+    np.testing.assert_allclose(sds(result, "fisher step (paper)"), np.full((cycles, 4), newton), rtol=1e-12)
+    assert result.communication.rounds == cycles * 5
+
+
+@pytest.mark.parametrize("head", [True, False])
+def test_the_papers_step_solves_its_own_equation(head: bool) -> None:
+    rng = np.random.default_rng(1)
+    model, b, alpha, ridge = small(), 0.05, 0.7, 0.3
+    X, y, theta = rng.random((20, 16)), rng.integers(0, 3, 20).astype(float), small().start(17, 2)
+    G = model.row_scores(site_data(model, X, y).rows, 0, theta).astype(float)
+    start = theta[0]
+    if head:
+        order = np.column_stack([np.arange(15, 18), np.arange(15).reshape(3, 5)]).ravel() + PARAMETERS - 18
+        G, start = G[:, order], start[order]
+    g = G.mean(axis=0)
+    assert np.linalg.norm(g) > b
+    direction = np.linalg.solve(G.T @ G / 20 + ridge * np.eye(len(start)), g * b / np.linalg.norm(g))
+    found = released(PaperFisherStep(head, alpha, ridge, 1.0), model, X, y, theta, b)
+    np.testing.assert_allclose(found, start - alpha * direction, atol=1e-6)
+
+
+@pytest.mark.parametrize("calibration", ["certified", "paper"])
+@pytest.mark.parametrize("method", ["fednewton-nn", "fednewton-iter"])
+def test_a_newton_step_moves_the_last_layer_only_or_all_of_theta(method: str, calibration: str) -> None:
+    seen: list[np.ndarray] = []
+    fit(method, calibration=calibration, R=2, cycles=2, watch=lambda done, total, theta: seen.append(theta[0]))
+    assert len(seen) == 6
+    for before, after in ((seen[1], seen[2]), (seen[4], seen[5])):
+        assert (before[-18:] != after[-18:]).all()
+        body_stays = method == "fednewton-iter" or calibration == "certified"
+        assert (before[:-18] == after[:-18]).all() == body_stays
+    assert (seen[2] != seen[3]).all()
+
+
+def test_a_certified_newton_step_lowers_the_loss_without_noise() -> None:
+    seen: list[np.ndarray] = []
+    result = fit("fednewton-nn", mu=math.inf, alpha=1.0, lambda_ridge=1e-3, watch=lambda *facts: seen.append(facts[2]))
+    before, after = (replace(result, coefficients=t).log_likelihood(digits()) for t in seen[-2:])
+    assert after > before + 1.0
+
+
+# -- watching, stopping, going on ------------------------------------------------------------------
+
+
+def test_watch_sees_the_estimate_on_the_original_scale() -> None:
+    seen: list[Any] = []
+    fed = digits()
+    keep = fm.Federation.from_arrays(fed.design()[:, 6:8] * 9, fed.target, np.repeat(range(6), 20))
+    result = fm.fit(keep, "multinomial", "fedsgd", K=4, seed=1, watch=lambda *facts: seen.append(facts))
+    rounds = result.communication.rounds
+    assert [(done, total) for done, total, _ in seen] == [(rounds - 3 + k, rounds) for k in range(4)]
+    for (_, _, theta), kept in zip(seen, result.history, strict=True):
+        np.testing.assert_array_equal(theta, kept)
+    np.testing.assert_allclose(seen[-1][2], result.coefficients, rtol=1e-12)
+
+
+def test_of_large_networks_only_the_last_iterate_is_kept() -> None:
+    model = NetworkModel(nn.Sequential(nn.Linear(16, 600), nn.ReLU(), nn.Linear(600, 3)), (16,))
+    result = fit(model=model)
+    assert model.network.size > 10_000
+    assert len(result.history) == 1 and (result.history[0] == result.coefficients).all()
+
+
+def stop_after(rounds: int) -> Callable[[int, int], None]:
+    def stop(done: int, total: int) -> None:
+        if done == rounds:
+            raise InterruptedError
+
+    return stop
+
+
+SCRIPT = """
+import os, signal, sys
+sys.path.insert(0, {here!r})
+from test_neural_methods import fit
+def stop(done, total):
+    if done == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+fit("fedavg", R=4, checkpoint={folder!r}, progress=stop)
+"""
+
+
+def test_a_killed_run_goes_on_to_the_same_result(tmp_path: Path) -> None:
+    script = SCRIPT.format(here=str(Path(__file__).parent), folder=str(tmp_path))
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == -signal.SIGKILL
+    assert len(list(tmp_path.glob("round-*.npy"))) == 3
+    np.testing.assert_array_equal(fit(R=4, checkpoint=tmp_path).theta, fit(R=4).theta)
+
+
+@pytest.mark.parametrize("seed", [1, None])
+@pytest.mark.parametrize("method", ["fedsgd", "fedhybrid", "scaffold", "fednewton-nn", "fednewton-iter"])
+def test_a_stopped_run_goes_on_with_the_noise_that_it_began_with(method: str, seed: int | None, tmp_path: Path) -> None:
+    common: dict[str, Any] = {"seed": seed, "participation": 0.4}
+    with pytest.raises(InterruptedError):
+        fit(method, checkpoint=tmp_path, progress=stop_after(2), **common)
+    (tmp_path / "round-00002.npy").unlink()  # as if the run had ended before it was written
+    kept = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    resumed = fit(method, checkpoint=tmp_path, **common)
+    assert all((tmp_path / name).read_bytes() == content for name, content in kept.items())
+    if seed is not None:
+        np.testing.assert_array_equal(resumed.theta, fit(method, **common).theta)
+    again = fit(method, checkpoint=tmp_path, **common)  # a finished run is read back
+    np.testing.assert_array_equal(again.theta, resumed.theta)
+    assert again.communication == resumed.communication
+    assert again.privacy.statement() == resumed.privacy.statement()
+
+
+def test_a_resumed_run_asks_no_site_twice(tmp_path: Path, sent: list[np.ndarray]) -> None:
+    fit("fedhybrid", checkpoint=tmp_path)
+    count = len(sent)
+    fit("fedhybrid", checkpoint=tmp_path)
+    assert len(sent) == count > 0
+
+
+def test_a_checkpoint_of_another_fit_is_refused(tmp_path: Path) -> None:
+    fit(checkpoint=tmp_path, seed=None)
+    for changed in ({"seed": 1}, {"mu": 2.0}, {"K": 3}, {"fed": digits(5)}, {"model": convolutions()}):
+        with pytest.raises(fm.InputError, match="belongs to another fit"):
+            fit(**{"checkpoint": tmp_path, "seed": None, **changed})  # type: ignore[arg-type]
+
+
+# -- faults ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"scaling": "bounds"}, "takes features as they are"),
+        ({"clip": "consistent"}, "takes clip='norm' only"),
+        ({"model": NetworkModel(nn.Sequential(nn.Linear(9, 3)), (9,))}, "rows of 9 = 9 numbers; the data have 16"),
+        ({"model": NetworkModel(nn.Sequential(nn.Linear(16, 2)), (16,))}, "3 distinct values; the network model has 2"),
+        ({"method": "fednewton-iter", "model": NetworkModel(nn.Sequential(nn.Linear(16, 3), nn.Tanh()), (16,))},
+         "must end in a linear layer"),
+        ({"method": "fednewton-nn", "tau1": 0.1}, "no meaning under calibration='certified'"),
+        ({"method": "fednewton-nn", "calibration": "paper", "head_bound": 1.0}, "no meaning under calibration='paper'"),
+        ({"server_eta": 0.0}, "must be a positive number"),
+    ],
+)  # fmt: skip
+def test_faults_are_one_line(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(fm.InputError, match=message) as fault:
+        fit(**settings)
+    assert "\n" not in str(fault.value)
+
+
+@pytest.mark.parametrize("method", [name for name, kind in METHODS.items() if not kind.networks])
+def test_methods_for_regressions_refuse_networks(method: str) -> None:
+    with pytest.raises(fm.InputError, match=f"method {method!r} works for .*, not for network"):
+        fm.fit(digits(), small(), method)
+
+
+@pytest.mark.parametrize("method", ["fednewton-nn", "fednewton-iter"])
+def test_methods_for_networks_refuse_regressions(method: str) -> None:
+    with pytest.raises(fm.InputError, match="works for mnist-cnn, cifar-cnn models, not for logistic"):
+        fm.fit(digits(), "logistic", method)
+
+
+def test_the_papers_networks_go_by_name() -> None:
+    assert {"mnist-cnn", "cifar-cnn"} < set(MODELS)
+    assert model_named("mnist-cnn").shape(785) == (1, 421_642)
+    with pytest.raises(fm.InputError, match=r"1 x 28 x 28 = 784 numbers; the data have 16"):
+        fm.fit(digits(), "mnist-cnn", "fedsgd")
+    rng = np.random.default_rng(0)
+    fed = fm.Federation.from_arrays(rng.random((12, 784)), np.arange(12) % 10, np.arange(12) % 3)
+    result = fm.fit(fed, "mnist-cnn", "fedavg", K=1, R=1, eta=0.01, bound=1.0, participation=0.4, seed=1)
+    assert result.theta.size == 421_642 and result.model.classes == tuple(range(10))
+
+
+def test_labels_of_any_kind_are_numbered_in_their_order() -> None:
+    fed = digits()
+    named = replace(fed, target=np.array(["c", "a", "b"])[fed.target])
+    assert fit(fed=named).model.classes == ("a", "b", "c")
+    model = small()
+    fit(fed=named, model=model)
+    assert model.classes == ()  # the caller's own model stays as it was
