@@ -40,10 +40,10 @@ from fedmest.studies import STUDIES, claims, figures, page, studies_named
 from fedmest.studies.anatomy import STAGES
 from fedmest.studies.base import BOTH, CALIBRATIONS, MODELS, OURS, PAPER, POOLED, Study
 from fedmest.studies.cells import Cell, Design, Estimator, Point, Row, Sizes, run
-from fedmest.studies.simulated import Simulated
 from fedmest.studies.claims import CLAIMS, judge, judge_all
 from fedmest.studies.reproduce import Outcome, Plan, reproduce
 from fedmest.studies.runner import Done, complete
+from fedmest.studies.simulated import Simulated
 from fedmest.studies.store import FILE, Store, provenance
 from fedmest.studies.summary import Errors, Place, ratio, slope
 
@@ -283,7 +283,8 @@ def test_points_that_differ_in_budget_or_steps_see_the_same_rows_and_others_do_n
     assert len(set(seeds)) == 2
     others = (replace(point, m=5), replace(point, sizes=Sizes("uniform", 20, 41)))
     assert all(not set(errors_of(other, POOLED)) & set(pooled) for other in others)
-    for design in (Simulated.of("logistic", feature_sd=2.0), Simulated.of("logistic", (0.0, 0.0)), Simulated.of("poisson")):
+    of = Simulated.of
+    for design in (of("logistic", feature_sd=2.0), of("logistic", (0.0, 0.0)), of("poisson")):
         assert not set(errors_of(point, POOLED, design=design)) & set(pooled)
     assert len(set(seeds)) == 2 * (1 + len(others) + 3)  # and no row in common
 

@@ -98,7 +98,7 @@ class FedNewton(Method):
         return self.curvature == "features" or (self.curvature == "auto" and many)
 
     def run(self, server: Server, steps: Sequence[Step]) -> Array:
-        start = np.zeros(server.setting.shape)
+        start = server.start()
         if isinstance(steps[0].query, Moments):
             return steps_by_features(server, steps, start, self.lambda_min)
         theta = server.note(server.ask(steps[0], start).combined().reshape(start.shape))

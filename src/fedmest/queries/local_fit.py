@@ -36,6 +36,7 @@ class LocalFit(Query):
         if np.isfinite(mus).any():
             raise ValueError("a local fit has no finite sensitivity and cannot be released under a budget")
         model, rows = data.model, data.rows
+        assert isinstance(model, GLM)  # networks are refused by the method
         if ask.theta.size > LARGEST_DENSE:
             fits = (minimum(model, rows.of_site(i), rows.targets_of_site(i), ask.theta, ask.penalty) for i in sites)
             return np.array([theta.ravel() for theta, _ in fits])
@@ -67,6 +68,7 @@ class PooledFit(LocalFit):
     def answer(self, data: SiteData, sites: Index, ask: Ask, mus: Array, noise: Noise) -> Array:
         if np.isfinite(mus).any():
             raise ValueError("a pooled fit has no finite sensitivity and cannot be released under a budget")
+        assert isinstance(data.model, GLM)
         theta, converged = minimum(data.model, data.rows.matrix(), data.rows.y, ask.theta, ask.penalty)
         if not converged:
             raise InputError(NOT_CONVERGED)

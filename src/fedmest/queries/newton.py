@@ -117,6 +117,7 @@ class PaperNewton(Query):
         """H^-1 g of each site; a Hessian too large to be formed is only multiplied with."""
         model, rows = data.model, data.part("first")
         if ask.theta.size > LARGEST_HESSIAN:
+            assert isinstance(model, GLM)  # networks are refused by the method
             for site, score in zip(sites, scores, strict=True):
                 curvature = Curvature(model, rows.of_site(site), rows.targets_of_site(site), ask.theta, ask.penalty)
                 yield conjugate_gradients(curvature, score, 1e-6)

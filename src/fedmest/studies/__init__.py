@@ -1,12 +1,12 @@
 """The paper's experiments: studies by id. A new one is a file that describes it, and its name in the line below."""
 
 from fedmest.errors import InputError
-from fedmest.studies import anatomy, compare, equal, fixed_total, iterations, pixels, random
+from fedmest.studies import anatomy, compare, equal, fixed_total, iterations, networks, pixels, random
 from fedmest.studies.base import Study
 
 STUDIES: dict[str, Study] = {
     study.id: study
-    for module in (equal, random, compare, iterations, fixed_total, anatomy, pixels)
+    for module in (equal, random, compare, iterations, fixed_total, anatomy, pixels, networks)
     for study in module.STUDIES
 }
 
