@@ -34,7 +34,7 @@ class FedNewtonNN(Method):
     alpha: float = 0.5  # how much of a Newton step is taken
     lambda_ridge: float = 1.0  # added to the curvature
     tau1: float = 1.0  # paper only: what its proof assumes of h + lambda
-    head_bound: float = 4.0  # on the length of (1, hidden units): 1.2 at the start, 2 to 3 in the MNIST network later
+    head_bound: float = 4.0  # on the length of (1, hidden units); MNIST network: 1.2 at the start, then 2 to 6
     server_eta: float = 1.0
     share1: float = 0.5  # of mu^2, to FedAvg
     share_curvature: float = 0.1
