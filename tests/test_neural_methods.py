@@ -400,7 +400,7 @@ def test_methods_for_regressions_refuse_networks(method: str) -> None:
 
 @pytest.mark.parametrize("method", ["fednewton-nn", "fednewton-iter"])
 def test_methods_for_networks_refuse_regressions(method: str) -> None:
-    with pytest.raises(fm.InputError, match="works for mnist-cnn, cifar-cnn models, not for logistic"):
+    with pytest.raises(fm.InputError, match="works for network models, not for logistic"):
         fm.fit(digits(), "logistic", method)
 
 

@@ -201,7 +201,7 @@ class Method:
     foreign: ClassVar[dict[str, tuple[str, ...]]] = {}  # options without meaning under a calibration
     bounds: ClassVar[str] = "scores"  # what the clipping bound holds: rows' scores, or whole records
     bound_quantile: ClassVar[float | None] = None  # where a bought bound is put; None: where the model says
-    models: ClassVar[tuple[str, ...]] = ()  # by name; empty: all regressions
+    models: ClassVar[tuple[str, ...]] = ()  # regressions by name, or "network"; empty: all regressions
     networks: ClassVar[bool] = False  # takes networks as well
 
     def schedule(self, s: Setting) -> list[Step]:
