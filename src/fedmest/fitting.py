@@ -74,7 +74,7 @@ def fit(
     calibration="certified" derives all noise from proved sensitivities; "paper" reproduces the paper, gaps included.
     clip: "consistent" keeps the estimating equation unbiased, "norm" is the paper's, and the only one for networks.
     bound: "private" buys B with 1 % of mu^2, a number is used as it is, "paper" reads it off the data.
-    schedule: "geometric" spends more on later steps, "uniform" is the paper's.
+    schedule: "geometric" spends more on later steps, "uniform" is the paper's, and the default for networks.
     scaling: "auto" uses declared bounds and buys the rest privately (the paper's calibration leaves the rest alone;
     without privacy it is read off the data).
     weights: "size", or the paper's "optimal" with `weight_constant` for trace(Sigma) / d.
@@ -98,7 +98,8 @@ def fit(
         mu = math.inf
     paper = calibration == "paper"
     clip = clip if clip is not None else ("norm" if paper else chosen.clips[0])
-    schedule = schedule if schedule is not None else ("uniform" if paper else "geometric")
+    if schedule is None:  # nothing is known of how a network forgets the noise of early steps
+        schedule = "uniform" if paper or not chosen.linear else "geometric"
     bound = bound if bound is not None else ("paper" if paper else "private")
     _check_choices(calibration=calibration, clip=clip, schedule=schedule, scaling=scaling, weights=weights)
     _check_numbers(bound, mu, ridge, weight_constant, participation, calibration)

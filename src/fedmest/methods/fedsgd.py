@@ -2,7 +2,8 @@
 
 Noise of the paper: 2 B sqrt(K) / (mu n_i) on each site's mean gradient, that is, K releases at mu / sqrt(K).
 
-With `average` above one the estimate is the mean of that many last iterates: noise averages out, at no price.
+Free, since it only reads what was released: with `momentum` the server goes on in the directions of earlier rounds
+(heavy ball), with `average` above one the estimate is the mean of that many last iterates.
 """
 
 from collections import deque
@@ -21,6 +22,7 @@ from fedmest.queries import Gradient
 class FedSGD(Method):
     K: int = 50
     eta: float = 0.5
+    momentum: float = 0.0
     average: int = 1
 
     id = "fedsgd"
@@ -34,16 +36,20 @@ class FedSGD(Method):
         return rounds(s, [Gradient()] * self.K, shares[:, None], s.mu)
 
     def run(self, server: Server, steps: Sequence[Step]) -> Array:
-        return descend(server, steps, server.start(), self.eta, self.average)
+        return descend(server, steps, server.start(), self.eta, self.momentum, self.average)
 
 
-def descend(server: Server, steps: Sequence[Step], theta: Array, eta: float, average: int = 1) -> Array:
+def descend(
+    server: Server, steps: Sequence[Step], theta: Array, eta: float, momentum: float = 0.0, average: int = 1
+) -> Array:
     """Server gradient descent along the averaged noisy gradients; the mean of the last iterates."""
     eta = server.clipping.step(eta)
     last = deque([theta], maxlen=average)
+    move = np.zeros_like(theta)
     for step in steps:
         gradient = server.ask(step, theta).combined()
-        theta = theta - eta * gradient.reshape(theta.shape)
+        move = momentum * move - eta * gradient.reshape(theta.shape)
+        theta = theta + move
         last.append(theta)
         server.note(np.mean(last, axis=0))
     return np.asarray(np.mean(last, axis=0))

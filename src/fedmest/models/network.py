@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import chain, pairwise
 from typing import Any
 
@@ -72,36 +72,55 @@ class Network:
     """A classifier: a chain of layers, log-softmax on top, negative log-likelihood as a row's loss.
 
     Holds shapes and no rows; theta is handed in with each call and never changed. Rows are (n, *shape), or flat.
+
+    Layers whose places in the chain are in `held` stay at a random start that belongs to the network (drawn from
+    seed 0) and are no part of theta: a wide layer that only passes things on costs more in noise than it learns.
     """
 
     def __init__(
-        self, layers: nn.Sequential, shape: tuple[int, ...], *, chunk: int | None = None, double: bool = False
-    ) -> None:
+        self, layers: nn.Sequential, shape: tuple[int, ...], *, held: Collection[int] = (), chunk: int | None = None,
+        double: bool = False,
+    ) -> None:  # fmt: skip
         self.layers, self.shape, self.dtype = layers, shape, torch.float64 if double else torch.float32
+        self.held = frozenset(held)
         self._check()
-        self.shapes = [tuple(p.shape) for p in layers.parameters()]
+        self._draw(0, self.held)
+        self.shapes = [tuple(p.shape) for p in self._parameters()]
         self.size = sum(math.prod(s) for s in self.shapes)
         self.classes, self.row_bytes = self._measure()
         self.chunk = chunk or max(1, min(CHUNK, MEMORY // self.row_bytes))
 
     def get(self) -> Vector:
         """The module's own parameters as one vector."""
-        return _flat([p.to(self.dtype) for p in self.layers.parameters()])
+        return _flat([p.to(self.dtype) for p in self._parameters()])
 
     def set(self, theta: ArrayLike) -> None:
         """Write theta into the module, for use outside of this class."""
         with torch.no_grad():
-            for p, values in zip(self.layers.parameters(), self._unpack(theta), strict=True):
+            for p, values in zip(self._parameters(), self._unpack(theta), strict=True):
                 p.copy_(values)
 
     def initial(self, seed: int) -> Vector:
-        """A random start (zero would leave all units alike); the same for the same seed. Public: no row is read."""
+        """A random start (zero would leave all units alike); the same for the same seed. Public: no row is read.
+
+        Weights keep the size of what passes through ReLU layers (He et al. 2015): where it shrinks from layer to layer,
+        clipped gradients say little but that classes are balanced, and training does not leave the start.
+        """
+        self._draw(seed, frozenset(range(len(self.layers))) - self.held)
+        return self.get()
+
+    def _draw(self, seed: int, places: Collection[int]) -> None:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            for layer in self.layers:
-                if isinstance(layer, (nn.Conv2d, nn.Linear)):
-                    layer.reset_parameters()
-            return self.get()
+            for place, layer in enumerate(self.layers):
+                if place in places and isinstance(layer, (nn.Conv2d, nn.Linear)):
+                    nn.init.kaiming_uniform_(layer.weight, nonlinearity="relu")
+                    if layer.bias is not None:
+                        nn.init.zeros_(layer.bias)
+
+    def _parameters(self) -> list[Tensor]:
+        """Of the layers that theta is made of, in their order."""
+        return [p for place, layer in enumerate(self.layers) if place not in self.held for p in layer.parameters()]
 
     def clipped_sum(self, x: ArrayLike, y: ArrayLike, theta: ArrayLike, bound: float) -> tuple[Array, Vector]:
         """Sum of the rows' gradients, each shortened to norm `bound`, and the norms before that.
@@ -221,17 +240,19 @@ class Network:
     def _forward(self, x: Tensor, weights: list[Tensor], kept: list[Any] | None = None) -> Tensor:
         """Logits; into `kept` go the layers with weights, their inputs, and their outputs to take gradients at."""
         values = iter(weights)
-        for layer in self.layers:
+        for place, layer in enumerate(self.layers):
             if not isinstance(layer, (nn.Conv2d, nn.Linear)):
                 x = layer(x)
                 continue
-            inputs, weight, bias = x, next(values), None if layer.bias is None else next(values)
+            held = place in self.held
+            source = (p.detach().to(self.dtype) for p in layer.parameters()) if held else values
+            inputs, weight, bias = x, next(source), None if layer.bias is None else next(source)
             if isinstance(layer, nn.Conv2d):
                 x = F.conv2d(x, weight, bias, layer.stride, layer.padding, layer.dilation)
                 x = x.contiguous(memory_format=torch.channels_last)  # one channel alone does not ask for it
             else:
                 x = F.linear(x, weight, bias)
-            if kept is not None:
+            if kept is not None and not held:
                 x.requires_grad_()  # weights are constants here: the backward pass leaves their gradients out
                 kept.append((layer, inputs.detach(), x))
         return x
@@ -265,6 +286,9 @@ class Network:
                 fine = layer.groups == 1 and layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
             if not fine:
                 raise InputError(f"no per-row clipping for {layer}; use Linear, Conv2d in one group, ReLU, pooling")
+        weighted = {place for place, layer in enumerate(self.layers) if type(layer) in (nn.Linear, nn.Conv2d)}
+        if not self.held < weighted:
+            raise InputError(f"held={sorted(self.held)}: choose some, not all, of the layers {sorted(weighted)}")
 
     def _measure(self) -> tuple[int, int]:
         """Number of classes, and a generous guess of the bytes that one row takes in `_add`."""

@@ -14,7 +14,7 @@ rounding adds is paid for in advance: rows are clipped to B (1 - MARGIN).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -41,7 +41,8 @@ MARGIN = 1e-3
 class NetworkModel(Model):
     """A classifier of rows that are images (or vectors) of the given shape; see `fedmest.models.network`.
 
-    `layers` is the chain of layers or a function that builds it, so that torch is loaded when it is needed.
+    `layers` is the chain of layers or a function that builds it, so that torch is loaded when it is needed. Layers
+    whose places are in `held` stay at a random start; noise goes on the others alone.
 
     >>> from torch import nn  # doctest: +SKIP
     >>> fit(federation, NetworkModel(nn.Sequential(nn.Linear(64, 10)), (64,)), "fedavg", eta=0.1)  # doctest: +SKIP
@@ -54,9 +55,10 @@ class NetworkModel(Model):
     curvature_cap = Multinomial.curvature_cap  # of the last layer
 
     def __init__(
-        self, layers: nn.Sequential | Callable[[], nn.Sequential], shape: tuple[int, ...], name: str = "network"
-    ) -> None:
-        self.name, self.layers, self.row_shape = name, layers, shape
+        self, layers: nn.Sequential | Callable[[], nn.Sequential], shape: tuple[int, ...], name: str = "network",
+        held: Collection[int] = (),
+    ) -> None:  # fmt: skip
+        self.name, self.layers, self.row_shape, self.held = name, layers, shape, tuple(held)
 
     @cached_property
     def network(self) -> Network:
@@ -65,11 +67,12 @@ class NetworkModel(Model):
         need_torch()
         from torch import nn
 
-        return Network(self.layers if isinstance(self.layers, nn.Sequential) else self.layers(), self.row_shape)
+        layers = self.layers if isinstance(self.layers, nn.Sequential) else self.layers()
+        return Network(layers, self.row_shape, held=self.held)
 
     @property
     def identity(self) -> str:
-        return f"{self.name} {self.row_shape} {self.network.layers}"
+        return f"{self.name} {self.row_shape} {self.held} {self.network.layers}"
 
     @property
     def head(self) -> tuple[int, int]:
