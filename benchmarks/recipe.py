@@ -1,10 +1,11 @@
-"""The best certified network we know at mu = 2: a hundred sites, all of MNIST's training images, and what each lever buys.
+"""The best certified network we know at mu = 2, a hundred sites with all of MNIST's training images; what levers buy.
 
-    python benchmarks/recipe.py tune     # step size and momentum, on a stand-in: scikit-learn's digits, blown up and shifted
+    python benchmarks/recipe.py tune     # step size and momentum, on a stand-in
     python benchmarks/recipe.py mnist    # the table; FEDMEST_DATA names the folder that holds mnist/
 
-The stand-in is public and has nothing to do with MNIST's writers, so that no private row is looked at to choose. Every
-line of the table is one call of `fm.fit`, and its accuracy is that of all 10,000 test images. Same seed, same numbers.
+The stand-in is scikit-learn's digits, blown up and shifted. It is public and has nothing to do with MNIST's writers, so
+that no private row is looked at to choose. Every line of the table is a call of `fm.fit`; accuracies are those of all
+10,000 test images. Same seed, same numbers.
 """
 
 import argparse
@@ -59,7 +60,8 @@ def accuracy(method: str, calibration: str, held: tuple[int, ...], train, test, 
 
 def tune() -> None:
     train, test = stand_in(SITES * ROWS, 1), stand_in(2000, -1)
-    print("one gradient a site, the widest layer held; accuracy on 2,000 other digits\n\n| eta | momentum | accuracy |\n|---|---|---|")
+    print("one gradient a site, the widest layer held; accuracy on 2,000 other digits\n")
+    print("| eta | momentum | accuracy |\n|---|---|---|")
     for eta in (0.5, 1.0, 2.0, 4.0):
         for momentum in (0.8, 0.9):
             got = accuracy("fedsgd", "certified", (WIDE,), train, test,

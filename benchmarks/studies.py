@@ -229,7 +229,7 @@ def z_score(gap: Array) -> float:
     return float(gap.mean()) * math.sqrt(len(gap)) / float(gap.std(ddof=1))
 
 
-def agreement_row(design: Design, ours: Array, theirs: Array, gap: float) -> str:
+def agreement_row(design: Simulated, ours: Array, theirs: Array, gap: float) -> str:
     """The errors of both; rows are shared, so the comparison is repetition by repetition."""
     a, b = (np.sum((theta - design.theta) ** 2, axis=1) for theta in (ours, theirs))
     same = np.allclose(ours, theirs, rtol=0, atol=1e-8)
