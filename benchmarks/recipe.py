@@ -41,7 +41,7 @@ def stand_in(rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     found, rng = data.load("digits"), np.random.default_rng(abs(seed))
     own = np.arange(found.n_train) if seed > 0 else np.arange(found.n_train, len(found.labels))
     chosen = rng.choice(own, rows)
-    large = {i: zoom(found.pixels[i].reshape(8, 8) / 16.0, 2.5, order=1) for i in np.unique(chosen)}
+    large = {i: zoom(found.pixels[i].reshape(8, 8) / 255.0, 2.5, order=1) for i in np.unique(chosen)}
     images = np.zeros((rows, 28, 28))
     for image, i in zip(images, chosen, strict=True):
         image[4:24, 4:24] = large[i]

@@ -247,6 +247,13 @@ def test_a_swapped_row_moves_the_moments_at_most_by_the_stated_sensitivity(case:
     assert np.linalg.norm(after - before) <= case.stated(Moments())[0] * SLACK
 
 
+@given(cases())
+def test_a_swapped_row_moves_the_moments_of_features_at_most_by_the_stated_sensitivity(case: Case) -> None:
+    before, after = case.both(Moments("features"))
+    assert np.isfinite(after).all()
+    assert np.linalg.norm(after - before) <= case.stated(Moments("features"))[0] * SLACK
+
+
 def test_targets_that_overflow_when_scaled_keep_the_moments_finite() -> None:
     """A scaled target may be infinite; shrunk to length R it must not become infinity times zero."""
     data = SiteData(glm("linear"), pack(np.ones((3, 2)), np.array([np.inf, -np.inf, 1.0]), [3]))

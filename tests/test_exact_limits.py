@@ -1,5 +1,6 @@
 """Without privacy every method has a limit that is known exactly; each is derived where it is tested."""
 
+import math
 import warnings
 
 import numpy as np
@@ -9,7 +10,8 @@ import statsmodels.api as sm
 from sklearn.linear_model import LogisticRegression, Ridge
 
 import fedmest as fm
-from conftest import ALL_MODELS, CLASSES, Simulated, curvature, gradient, simulate
+from conftest import ALL_MODELS, CLASSES, Simulated, curvature, glm, gradient, simulate
+from fedmest.queries.newton import newton_direction
 
 INF = float("inf")
 UNEQUAL = (1, 3, 250, 40, 90, 17)  # one row; fewer rows than coefficients; wildly unequal
@@ -410,3 +412,84 @@ def test_predictions_take_a_frame_with_text_columns_in_any_order() -> None:
     np.testing.assert_allclose(result.predict(frame[["age", "drug"]]), result.predict(design))
     with pytest.raises(fm.InputError, match="'drug'"):
         result.predict(frame[["age"]])
+
+
+# -- many parameters -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", ["logistic", "multinomial"])
+def test_the_cap_lies_above_the_curvature_at_every_theta(model: str) -> None:
+    data, rng = simulate(model, 1, 200, seed=3), np.random.default_rng(0)
+    kind = glm(model)
+    moments = data.design.T @ data.design / len(data.y)
+    centred = np.eye(CLASSES) - 1 / CLASSES if model == "multinomial" else np.eye(1)
+    assert kind.curvature_cap is not None
+    cap = kind.curvature_cap * np.kron(centred, moments)
+    for size in (0.0, 0.5, 3.0):
+        theta = size * rng.standard_normal((len(centred), data.design.shape[1]))
+        gap = np.linalg.eigvalsh(cap - curvature(model, data.design, theta))
+        assert gap.min() > -1e-12
+    at_zero = np.linalg.norm(gradient(model, data.design[:1], data.y[:1], np.zeros((len(centred), 5))))
+    assert at_zero == pytest.approx(kind.first_residual() * np.linalg.norm(data.design[0]))
+
+
+@pytest.mark.parametrize("model", ["logistic", "multinomial"])
+def test_newton_steps_by_features_reach_the_pooled_fit_without_privacy(model: str) -> None:
+    fed = simulate(model, 4, 300, seed=5).fed
+    pooled = fm.fit(fed, model, "np-pooled", scaling="none", ridge=0.01)
+    by_features = fm.fit(
+        fed, model, "fednewton", math.inf, scaling="none", ridge=0.01, curvature="features", steps=200
+    )
+    assert by_features.theta == pytest.approx(pooled.theta, abs=1e-6)
+
+
+def test_with_many_parameters_fednewton_turns_to_the_features_and_its_traffic_stays_small() -> None:
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((400, 60)), rng.integers(0, 10, 400)
+    fed = fm.Federation.from_arrays(X, y, np.repeat(["a", "b"], 200))
+    many = fm.fit(fed, "multinomial", "fednewton", 2.0, scaling="none", seed=1)
+    assert [r.what for r in many.privacy.releases][1] == "second moments of features"
+    assert many.privacy.certified and many.privacy.mu == pytest.approx(2.0)
+    size = 61 * 62 // 2
+    assert many.communication.floats_up < 2 * (size + 20 * 610 + 100)
+    with pytest.raises(fm.InputError, match="nothing caps the curvature of the poisson model"):
+        fm.fit(simulate("poisson", 2, 50).fed, "poisson", "fednewton", 2.0, curvature="features")
+
+
+@pytest.mark.parametrize("model", ["logistic", "multinomial", "poisson", "linear"])
+def test_fits_that_only_multiply_with_the_curvature_equal_those_that_form_it(
+    model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fed = simulate(model, 3, 150, seed=2).fed
+
+    def fits() -> list[np.ndarray]:
+        local = fm.fit(fed, model, "np-local", scaling="none", ridge=0.01).site_thetas
+        assert local is not None
+        paper = fm.fit(fed, model, "fednewton", math.inf, calibration="paper", scaling="none", ridge=0.01, seed=1)
+        return [fm.fit(fed, model, "np-pooled", scaling="none", ridge=0.01).theta, local, paper.theta]
+
+    dense = fits()
+    monkeypatch.setattr("fedmest.queries.newton.LARGEST_HESSIAN", 0)
+    for home in ("queries.local_fit", "methods.baselines"):
+        monkeypatch.setattr(f"fedmest.{home}.LARGEST_DENSE", 0)
+    for a, b in zip(dense, fits(), strict=True):
+        assert b == pytest.approx(a, abs=2e-5)
+
+
+def test_a_pooled_fit_of_many_parameters_that_has_no_minimum_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    for home in ("queries.local_fit", "methods.baselines"):
+        monkeypatch.setattr(f"fedmest.{home}.LARGEST_DENSE", 0)
+    x = np.linspace(-1, 1, 40)
+    fed = fm.Federation.from_arrays(x[:, None], (x > 0).astype(int), np.repeat(["a", "b"], 20))
+    with pytest.raises(fm.InputError, match="did not converge"):
+        fm.fit(fed, "logistic", "np-pooled", scaling="none")
+
+
+@pytest.mark.parametrize("floor", [1e-3, 0.5, 3.0])
+def test_directions_are_the_same_whether_or_not_eigenvalues_are_computed(floor: float) -> None:
+    rng = np.random.default_rng(4)
+    root = rng.standard_normal((6, 6))
+    matrix, target = root @ root.T / 6 + 0.1 * np.eye(6), rng.standard_normal(6)
+    values, vectors = np.linalg.eigh(matrix)
+    plain = vectors @ (vectors.T @ target / np.maximum(values, floor))
+    assert newton_direction(target, matrix, floor, None) == pytest.approx(plain)

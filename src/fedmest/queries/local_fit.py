@@ -18,7 +18,7 @@ from fedmest.queries.newton import Curvature, conjugate_gradients, newton_direct
 LARGEST_STEP = 5.0  # a separable site has no finite estimate; steps are held to this length
 ROUNDS = 30
 NOT_CONVERGED = "the pooled fit did not converge: the classes may be separable, or columns collinear; add a ridge"
-ACCURACY = 1e-6  # of the gradient, against its length at the start
+ACCURACY = 1e-6  # of the last step; where classes are separable steps never end, though gradients vanish
 LARGEST_DENSE = 300  # parameters; beyond, no Hessian is formed
 
 
@@ -78,26 +78,27 @@ class PooledFit(LocalFit):
 def minimum(model: GLM, X: Array, y: Array, theta: Array, penalty: Array) -> tuple[Array, bool]:
     """The minimum of the mean loss and penalty, and whether it was reached, by Newton's method.
 
-    Each step is computed by conjugate gradients and halved until it goes down. Steps grow more accurate as the minimum
-    comes near (Eisenstat and Walker), so that early ones are cheap.
+    Each step is computed by conjugate gradients, the more accurately the nearer the minimum is (Eisenstat and Walker),
+    and halved as long as it overshoots: the loss is convex, so it does where the slope behind the step is steep.
     """
-    n = max(len(X), 1)
+    no_limit, n = np.full(len(y), np.inf), max(len(X), 1)
 
-    def loss(at: Array) -> float:
-        return 0.5 * float(np.vdot(penalty * at, at)) - model.log_likelihood(X @ at.T, y) / n
+    def gradient(at: Array) -> Array:
+        residual = at @ X.T
+        model.residual(residual, y, no_limit, False)
+        total = residual @ X / n + penalty * at
+        return np.asarray(total - total.mean(axis=0) if len(at) > 1 else total)  # classes sum to zero, but for rounding
 
-    value, first = loss(theta), 0.0
+    slope = gradient(theta)
+    first = max(float(np.linalg.norm(slope)), 1e-300)
     for _ in range(ROUNDS):
-        residual = theta @ X.T
-        model.residual(residual, y, np.full(len(y), np.inf), False)
-        gradient = residual @ X / n + penalty * theta
-        length = float(np.linalg.norm(gradient))
-        first = first or length
-        if length <= ACCURACY * first:
+        accuracy = min(0.1, float(np.linalg.norm(slope)) / first)
+        step = conjugate_gradients(Curvature(model, X, y, theta, penalty), slope, accuracy)
+        before = float(np.vdot(slope, step))
+        while float(np.vdot(slope := gradient(theta - step), step)) < -0.5 * before:
+            step /= 2
+            before /= 2
+        theta = theta - step
+        if float(np.abs(step).max()) < ACCURACY * (1 + float(np.abs(theta).max())):
             return theta, True
-        step = conjugate_gradients(Curvature(model, X, y, theta, penalty), gradient, min(0.1, length / first))
-        scale = 1.0
-        while (after := loss(theta - scale * step)) > value and scale > 1e-6:
-            scale /= 2
-        theta, value = theta - scale * step, after
     return theta, False
