@@ -60,13 +60,12 @@ def accuracy(method: str, calibration: str, held: tuple[int, ...], train, test, 
 
 def tune() -> None:
     train, test = stand_in(SITES * ROWS, 1), stand_in(2000, -1)
-    print("one gradient a site, the widest layer held; accuracy on 2,000 other digits\n")
-    print("| eta | momentum | accuracy |\n|---|---|---|")
-    for eta in (0.5, 1.0, 2.0, 4.0):
-        for momentum in (0.8, 0.9):
-            got = accuracy("fedsgd", "certified", (WIDE,), train, test,
-                           **{**OURS, "K": 100, "eta": eta, "momentum": momentum})  # fmt: skip
-            print(f"| {eta:g} | {momentum:g} | {got:.3f} |", flush=True)
+    print("the widest layer held, mean of the last 30 iterates; accuracy on 2,000 other digits\n")
+    print("| K | eta | momentum | accuracy |\n|---|---|---|---|")
+    for K, eta, momentum in ((300, 1.0, 0.9), (300, 2.0, 0.8), (300, 2.0, 0.9), (300, 4.0, 0.8), (300, 4.0, 0.9)):
+        chosen = {"K": K, "eta": eta, "momentum": momentum, "average": 30}
+        got = accuracy("fedsgd", "certified", (WIDE,), train, test, **{**OURS, **chosen})
+        print(f"| {K} | {eta:g} | {momentum:g} | {got:.3f} |", flush=True)
 
 
 def mnist(only: list[int], seeds: int) -> None:
