@@ -311,7 +311,7 @@ def test_a_bad_schema_is_one_line(
         (["fit", "ROWS", "--out", "/"], ("folder", "name a file")),
         (["compare", "ROWS", "--methods", ","], ("no method",)),
         (["compare", "ROWS", "--methods", "fedsgd,fedprox"], ("'fedprox'", "fedsgd")),
-        (["compare", "ROWS", "--methods", "fedsgd", "--option", "R=2"], ("'R'", "K, average, eta")),
+        (["compare", "ROWS", "--methods", "fedsgd", "--option", "R=2"], ("'R'", "K, eta")),
         (["compare", "ROWS", "--methods", "fedstats"], ("'fedstats'", "linear")),
     ],
     ids=" ".join,

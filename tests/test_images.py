@@ -204,6 +204,9 @@ def test_networks_are_trained_as_the_paper_says(name: str) -> None:
         options = design.options(method)
         assert options["R"] * options["K"] * options.get("cycles", 1) == total
     assert all(len(cell.estimators) == 1 for cell in samples.cells(1))
+    model, ours = design.settings("fedsgd-m", clients.points[0])
+    assert ours["K"] * ours["participation"] == pytest.approx(3.0)
+    assert isinstance(model, fm.NetworkModel) and model.network.size < 0.2 * fm.MODELS[design.model]().network.size
 
 
 @pytest.mark.slow
@@ -217,7 +220,7 @@ def test_a_network_is_trained_on_mnist_and_scored_on_its_test_images() -> None:
         pytest.skip(str(missing))
     study = replace(STUDIES["cnn-samples-mnist"], design=design, points=(Point(20, Sizes("equal", 100)),))
     rows = [row for cell in study.cells(1) for row in run(cell)]
-    assert len(rows) == 8
+    assert len(rows) == 9
     assert all(0.02 < 1 - row.error < 0.9 and row.detail[-1] == 1 - row.error for row in rows)
 
 

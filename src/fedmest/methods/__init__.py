@@ -8,14 +8,14 @@ from fedmest.methods.fedhybrid import FedHybrid
 from fedmest.methods.fedirls import FedIRLS
 from fedmest.methods.fednewton import FedNewton
 from fedmest.methods.fednewton_nn import FedNewtonIter, FedNewtonNN
-from fedmest.methods.fedsgd import FedSGD
+from fedmest.methods.fedsgd import FedSGD, FedSGDM
 from fedmest.methods.fedstats import FedStats
 from fedmest.methods.scaffold import NonPrivateScaffold, Scaffold
 
 METHODS: dict[str, type[Method]] = {
     m.id: m
     for m in (
-        FedSGD, FedAvg, FedHybrid, FedNewton, FedIRLS, Scaffold, FedStats, FedNewtonNN, FedNewtonIter,
+        FedSGD, FedSGDM, FedAvg, FedHybrid, FedNewton, FedIRLS, Scaffold, FedStats, FedNewtonNN, FedNewtonIter,
         Pooled, LocalFits, NonPrivateFedAvg, NonPrivateScaffold,
     )
 }  # fmt: skip

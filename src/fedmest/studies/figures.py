@@ -35,7 +35,7 @@ MARKERS = "osD^vP"
 # Okabe and Ito's colours, which colour-blind readers tell apart
 METHOD_COLOURS = {
     "fedsgd": "#0072B2", "fedhybrid": "#CC79A7", "fedavg": "#E69F00", "fednewton": "#D55E00", "fedirls": "#009E73",
-    "scaffold": "#56B4E9", "fednewton-iter": "#D55E00",
+    "scaffold": "#56B4E9", "fednewton-iter": "#D55E00", "fedsgd-m": "#009E73",
 }  # fmt: skip
 CAUSES = {"algorithm": "#0072B2", "clipping": "#E69F00", "noise": "#D55E00"}  # what each of STAGES adds
 GREY, BROKEN = "0.45", "×"
@@ -204,6 +204,8 @@ def _accuracies(errors: Errors) -> "Figure":
     panels = figure.subplots(1, len(CALIBRATIONS), sharex=True, sharey=True)
     for ax, calibration in zip(panels, CALIBRATIONS, strict=True):
         for method, marker in zip(study.methods, MARKERS, strict=False):
+            if Estimator(method, calibration) not in study.estimators:
+                continue
             runs = [1.0 - errors.at(point, Estimator(method, calibration)) for point in study.points]
             middle = [float(np.median(r)) for r in runs]
             reach = [[m - r.min() for m, r in zip(middle, runs, strict=True)],
@@ -217,7 +219,7 @@ def _accuracies(errors: Errors) -> "Figure":
         ax.set_xlabel("number of sites m" if study.layout.x == "m" else "rows of a site n")
         ax.label_outer(remove_inner_ticks=True)
     panels[0].set_ylabel("test accuracy, median of runs")
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(study.methods))
+    figure.legend(*panels[-1].get_legend_handles_labels(), loc="outside lower center", ncols=len(study.methods))
     return figure
 
 

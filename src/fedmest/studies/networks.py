@@ -5,7 +5,8 @@ from fedmest.studies.cells import Estimator, Point, Sizes
 from fedmest.studies.images import NetworkTraining
 
 METHODS = ("fedsgd", "fedhybrid", "fedavg", "fednewton-iter")
-ESTIMATORS = tuple(Estimator(method, calibration) for calibration in CALIBRATIONS for method in METHODS)
+OURS = Estimator("fedsgd-m")
+ESTIMATORS = (*(Estimator(method, calibration) for calibration in CALIBRATIONS for method in METHODS), OURS)
 NAMES = {"mnist": "MNIST", "cifar10": "CIFAR-10"}
 DESIGNS = {
     "mnist": NetworkTraining("mnist", "mnist-cnn", rounds=10, steps=10, eta=0.01, server_eta=1.0, bound=1.0),
