@@ -62,7 +62,7 @@ def tune() -> None:
     train, test = stand_in(SITES * ROWS, 1), stand_in(2000, -1)
     print("the widest layer held, mean of the last 30 iterates; accuracy on 2,000 other digits\n")
     print("| K | eta | momentum | accuracy |\n|---|---|---|---|")
-    for K, eta, momentum in ((300, 1.0, 0.9), (300, 2.0, 0.8), (300, 2.0, 0.9), (300, 4.0, 0.8), (300, 4.0, 0.9)):
+    for K, eta, momentum in ((300, 0.5, 0.9), (300, 1.0, 0.9), (300, 2.0, 0.8), (300, 2.0, 0.9), (300, 4.0, 0.9)):
         chosen = {"K": K, "eta": eta, "momentum": momentum, "average": 30}
         got = accuracy("fedsgd-m", "certified", (WIDE,), train, test, **{**OURS, **chosen})
         print(f"| {K} | {eta:g} | {momentum:g} | {got:.3f} |", flush=True)

@@ -174,7 +174,7 @@ def compare(
     mu: float = 2.0,
     **settings: Any,
 ) -> dict[str, Result]:
-    """The same data by several methods, each with the whole budget to itself, as in a simulation.
+    """The same data by several methods, each with the whole budget to itself, and a folder for its checkpoint.
 
     Options of methods (K, R, eta ...) go to the methods that have them.
     """
@@ -183,6 +183,9 @@ def compare(
     common = {name: value for name, value in settings.items() if name in _FIT_SETTINGS}
     options = {name: value for name, value in settings.items() if name not in _FIT_SETTINGS}
     own = options_by_method(methods, options)
+    folder = common.pop("checkpoint", None)
+    for name in methods if folder is not None else ():
+        own[name]["checkpoint"] = Path(folder) / name
     return {name: fit(federation, model, name, mu, **common, **own[name]) for name in methods}
 
 
