@@ -183,7 +183,7 @@ def test_methods_lists_the_registry(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["methods"]) == 0
     out = capsys.readouterr().out
     assert all(name in out for name in fm.METHODS)
-    assert "(paper: step)" in out
+    assert "(paper:" in out
 
 
 def test_demo_shows_private_beside_pooled(capsys: pytest.CaptureFixture[str]) -> None:

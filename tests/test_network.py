@@ -218,3 +218,46 @@ def test_faults(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(InputError, match=r"pip install 'fedmest\[neural\]'"):
         need_torch()
+
+
+# -- layers that are held at their start --------------------------------------------------------------------------
+
+
+def test_held_layers_are_no_part_of_theta_and_the_others_gradients_are_as_before():
+    build, shape = SMALL["conv, pool, conv, linear"]
+    whole, x, y, theta = problem(build, shape, 7)
+    places = [place for place, layer in enumerate(whole.layers) if hasattr(layer, "weight")]
+    held = Network(build(), shape, double=True, held=(places[1],))
+    kernel, bias = (p.numel() for p in whole.layers[places[1]].parameters())
+    first = sum(p.numel() for p in whole.layers[places[0]].parameters())
+    assert held.size == whole.size - kernel - bias
+    with torch.no_grad():  # give both the same middle layer
+        for ours, theirs in zip(held.layers[places[1]].parameters(), whole.layers[places[1]].parameters(), strict=True):
+            theirs.copy_(ours)
+        theta = theta.copy()
+        theta[first : first + kernel + bias] = np.concatenate(
+            [p.detach().double().numpy().ravel() for p in held.layers[places[1]].parameters()]
+        )
+    rest = np.delete(theta, np.s_[first : first + kernel + bias])
+    grads = np.delete(one_by_one(whole, x, y, theta), np.s_[first : first + kernel + bias], axis=1)
+    norms = np.linalg.norm(grads, axis=1)
+    bound = float(np.median(norms))
+    total, found = held.clipped_sum(x, y, rest, bound)
+    assert distance(found, norms) < 1e-9
+    assert distance(total, (grads * np.minimum(1, bound / norms)[:, None]).sum(0)) < 1e-6
+    assert distance(held.log_probabilities(x, rest), whole.log_probabilities(x, theta)) < 1e-9
+
+
+def test_held_layers_are_the_same_in_every_network_and_for_every_seed():
+    build, shape = SMALL["two linear"]
+    nets = [Network(build(), shape, held=(0,)) for _ in range(2)]
+    nets[1].initial(5)
+    ours, theirs = (net.layers[0].weight for net in nets)
+    assert torch.equal(ours, theirs)
+
+
+def test_all_layers_or_layers_without_weights_cannot_be_held():
+    build, shape = SMALL["two linear"]
+    for held in ((1,), (0, 2), (9,)):
+        with pytest.raises(InputError, match="held="):
+            Network(build(), shape, held=held)

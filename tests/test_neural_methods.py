@@ -91,7 +91,8 @@ def test_a_network_of_one_layer_is_multinomial_regression(method: str) -> None:
     regression = fm.fit(digits(), "multinomial", method, **common)
     network = fm.fit(digits(), one_layer(), method, **common)
     np.testing.assert_allclose(as_multinomial(network.theta), regression.theta, atol=2e-5)
-    clipped = {**common, "mu": 1e7, "bound": 0.5, "clip": "norm", "eta": 0.1}  # the steps of neither are shortened
+    rule = {"bound": 0.5, "clip": "norm", "eta": 0.1, "schedule": "uniform"}  # so the steps of neither are shortened
+    clipped = {**common, "mu": 1e7, **rule}
     regression = fm.fit(digits(), "multinomial", method, **clipped)
     network = fm.fit(digits(), one_layer(), method, **clipped)
     np.testing.assert_allclose(as_multinomial(network.theta), regression.theta, atol=3e-3)  # clipped a touch lower
@@ -119,7 +120,7 @@ def test_every_method_for_networks_keeps_the_contract(method: str) -> None:
     assert f"{PARAMETERS} parameters for 3 classes" in result.summary()
 
 
-@pytest.mark.parametrize("method", [name for name in NETWORK_METHODS if METHODS[name].private])
+@pytest.mark.parametrize("method", [m for m in NETWORK_METHODS if METHODS[m].private and METHODS[m].in_paper])
 def test_the_papers_calibration_carries_its_gaps(method: str) -> None:
     result = fit(method, convolutions(), calibration="paper")
     assert not result.privacy.certified and result.privacy.mu == pytest.approx(MU)
@@ -146,6 +147,23 @@ def test_ten_rounds_at_a_tenth_give_every_site_one_turn_with_its_whole_budget() 
     sites = np.concatenate([r.sites for r in result.privacy.releases if r.what == "local step 1"])
     assert sorted(sites.tolist()) == list(range(20))
     np.testing.assert_allclose(sds(result, "descent"), 2 * 0.2 * math.sqrt(2) / (MU * 6), rtol=1e-12)
+
+
+def test_momentum_goes_on_in_the_directions_of_earlier_rounds() -> None:
+    zero, none = one_layer(), {"mu": math.inf, "eta": 0.1}
+    steps = [t[0] for t in fit("fedsgd-m", zero, **none, K=3, momentum=0.5, average=1).history]
+    plain = fit("fedsgd", zero, **none, K=1).theta
+    np.testing.assert_allclose(steps[0], plain, rtol=1e-12)
+    first, second = steps[0], steps[1] - steps[0]
+    gradient = fit("fedsgd", zero, **none, K=2).theta - plain  # the same second gradient, without the push
+    np.testing.assert_allclose(second, gradient + 0.5 * first, rtol=1e-9, atol=1e-12)
+
+
+def test_budgets_of_networks_are_spread_evenly_unless_asked_otherwise() -> None:
+    even = fit("fedsgd", bound=1.0)
+    assert np.ptp([r.mu.max() for r in even.privacy.releases]) < 1e-12
+    assert even.settings["schedule"] == "uniform"
+    assert np.ptp([r.mu.max() for r in fit("fedsgd", bound=1.0, schedule="geometric", eta=2.0).privacy.releases]) > 0
 
 
 def test_the_server_can_go_part_of_the_way_and_average_its_last_iterates() -> None:
