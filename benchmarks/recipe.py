@@ -21,7 +21,7 @@ from fedmest.studies.images import scaled
 
 SITES, ROWS, MU = 100, 600, 2.0
 WIDE = 7  # the layer of 401,536 of the network's 421,642 weights
-PLAIN = {"K": 300, "eta": 2.0, "bound": 0.3, "participation": 0.01}
+PLAIN = {"K": 300, "eta": 1.0, "bound": 0.3, "participation": 0.01}
 OURS = {**PLAIN, "momentum": 0.9, "average": 1}
 PAPER = {"K": 10, "R": 10, "eta": 0.01, "bound": 1.0, "participation": 0.1}
 LINES = (  # what a line adds, method, calibration, layers held, settings

@@ -168,7 +168,7 @@ class NetworkTraining(Design):
             return model, {**self.options(method), "bound": self.bound, "participation": self.participation}
         assert isinstance(model, NetworkModel)
         scale = point.rows() / point.m / 600 * math.sqrt(100 / point.m)
-        ours = {"K": 3 * point.m, "eta": 2.0 * scale, "momentum": 0.9, "average": 3 * point.m // 10, "bound": 0.3}
+        ours = {"K": 3 * point.m, "eta": scale, "momentum": 0.9, "average": 3 * point.m // 10, "bound": 0.3}
         held = NetworkModel(model.layers, model.row_shape, model.name, (WIDEST[self.model],))
         return held, {**ours, "participation": 1.0 / point.m}
 
