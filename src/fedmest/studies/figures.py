@@ -161,7 +161,7 @@ def _boxes(errors: Errors) -> "Figure":
     (point,) = study.points
     budgets = list(dict.fromkeys(e.mu for e in study.estimators if e.mu is not None))
     scores = {e: 1.0 - errors.at(point, e) for e in study.estimators}
-    lows = sorted(float(np.quantile(v, 0.02)) for v in scores.values())
+    lows = sorted(float(v.min()) for v in scores.values())
     low = next(v for v in lows if v > lows[-1] - 3 * (lows[-1] - lows[len(lows) // 2]) - 0.02)
     high = max(float(v.max()) for v in scores.values())
     figure = Figure((WIDTH, 6.4), layout="constrained")
