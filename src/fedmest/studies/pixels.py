@@ -23,9 +23,9 @@ STUDIES = tuple(
         ),
         layout=Layout(panels="mu", lines="box", x="method"),
         claims=(claim,),
-        note="Fold-averaged scores of 80 sites in 3 partitions. The paper states no ridge, but half a site's rows have "
-        "a singular Hessian: all nine estimators have the same, the power of ten at which sites alone do best. The dotted "
-        "line is the best private median.",
+        note="Fold-averaged scores of 80 sites in 3 partitions; the dotted line is the best private median. The paper "
+        "states no ridge, but half a site's rows have a singular Hessian: all nine estimators have the same, the power "
+        "of ten at which sites alone do best.",
         repetitions=(5, 15),
         block=1,
     )
