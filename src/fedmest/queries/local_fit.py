@@ -89,11 +89,11 @@ def minimum(model: GLM, X: Array, y: Array, theta: Array, penalty: Array) -> tup
         total = residual @ X / n + penalty * at
         return np.asarray(total - total.mean(axis=0) if len(at) > 1 else total)  # classes sum to zero, but for rounding
 
-    slope, single = gradient(theta), X.astype(np.float32)
+    slope = gradient(theta)
     first = max(float(np.linalg.norm(slope)), 1e-300)
     for _ in range(ROUNDS):
-        accuracy = min(0.1, max(float(np.linalg.norm(slope)) / first, 1e-5))
-        step = conjugate_gradients(Curvature(model, X, y, theta, penalty, single), slope, accuracy)
+        accuracy = min(0.1, float(np.linalg.norm(slope)) / first)
+        step = conjugate_gradients(Curvature(model, X, y, theta, penalty), slope, accuracy)
         before = float(np.vdot(slope, step))
         while float(np.vdot(slope := gradient(theta - step), step)) < -0.5 * before:
             step /= 2

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from fedmest.federation import Index
 from fedmest.models import GLM, Clipping
@@ -13,7 +12,6 @@ from fedmest.privacy.gdp import Array
 from fedmest.privacy.noise import Noise
 from fedmest.queries.base import Ask, Query, Release, SiteData, half_size
 
-Single = npt.NDArray[np.float32]
 LARGEST_HESSIAN = 2000  # parameters; beyond, conjugate gradients are faster than forming the matrix, and smaller
 MOST_PRODUCTS = 1000
 
@@ -131,24 +129,17 @@ class PaperNewton(Query):
 
 
 class Curvature:
-    """The mean unclipped curvature of rows at theta, to be multiplied with: v -> H v.
+    """The mean unclipped curvature of rows at theta, to be multiplied with: v -> H v."""
 
-    In single precision, of which a Newton step needs no more: the next one mends what it lacks. `single` are the rows,
-    where they are at hand so.
-    """
-
-    def __init__(
-        self, model: GLM, X: Array, y: Array, theta: Array, penalty: Array, single: Single | None = None
-    ) -> None:
-        self.X, self.penalty = X.astype(np.float32) if single is None else single, penalty
-        weights = np.empty((len(theta), len(theta), len(X)))
-        model.curvature(theta @ X.T, y, np.ones(len(X)), np.inf, False, np.inf, weights)
-        self.weights = weights.astype(np.float32)
+    def __init__(self, model: GLM, X: Array, y: Array, theta: Array, penalty: Array) -> None:
+        self.X, self.penalty = X, penalty
+        self.weights = np.empty((len(theta), len(theta), len(X)))
+        model.curvature(theta @ X.T, y, np.ones(len(X)), np.inf, False, np.inf, self.weights)
 
     def __call__(self, v: Array) -> Array:
-        predictors = v.astype(np.float32) @ self.X.T
+        predictors = v @ self.X.T
         residuals = np.einsum("abi,bi->ai", self.weights, predictors)
-        return np.asarray((residuals @ self.X).astype(float) / max(len(self.X), 1) + self.penalty * v)
+        return np.asarray(residuals @ self.X / max(len(self.X), 1) + self.penalty * v)
 
 
 def conjugate_gradients(product: Callable[[Array], Array], target: Array, accuracy: float) -> Array:
