@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedmest import __version__
+from fedmest.methods import METHODS
 from fedmest.studies import claims
 from fedmest.studies.base import CALIBRATIONS, Study
 from fedmest.studies.claims import Finding
@@ -159,7 +160,8 @@ def _evidence(outcome: "Outcome") -> str:
 def _figure(study: Study, files: list[Path], folder: Path) -> str:
     png, svg = (file.relative_to(folder).as_posix() for file in files)
     budgets = dict.fromkeys(point.mu for point in study.points)
-    mu = f" mu = {next(iter(budgets)):g}." if len(budgets) == 1 else ""
+    used = any(e.mu is None and METHODS[e.method].private for e in study.estimators)
+    mu = f" mu = {next(iter(budgets)):g}." if len(budgets) == 1 and used else ""
     bears = f" Bears on {', '.join(study.claims)}." if study.claims else ""
     caption = f"{study.title}. In the paper: {study.figure}.{mu}{bears} {study.note}".strip()
     return (
