@@ -387,6 +387,19 @@ def test_a_checkpoint_of_another_fit_is_refused(tmp_path: Path) -> None:
             fit(**{"checkpoint": tmp_path, "seed": None, **changed})  # type: ignore[arg-type]
 
 
+def test_a_checkpoint_is_refused_for_other_rows_and_compare_has_one_a_method(tmp_path: Path) -> None:
+    """The same noise on two sets of rows would show their difference."""
+    rng = np.random.default_rng(0)
+    X, y, sites = rng.standard_normal((60, 3)), rng.integers(0, 2, 60), np.repeat([1, 2], 30)
+    call = {"methods": ["fedsgd", "fedavg"], "scaling": "none", "checkpoint": tmp_path}
+    first = fm.compare(fm.Federation.from_arrays(X, y, sites), "logistic", **call)
+    again = fm.compare(fm.Federation.from_arrays(X, y, sites), "logistic", **call)
+    assert all((first[name].theta == again[name].theta).all() for name in first)
+    X[7, 1] += 1e-9
+    with pytest.raises(fm.InputError, match="belongs to another fit"):
+        fm.compare(fm.Federation.from_arrays(X, y, sites), "logistic", **call)
+
+
 # -- faults ----------------------------------------------------------------------------------------
 
 

@@ -2,7 +2,8 @@
 
 A method is a fixed function of those sums, so a resumed run replays them and goes on where the old one stopped, with
 the same result to the last bit. The seed word is written before the first round: a round whose sum was lost is asked
-again with the noise it had, never with fresh noise, which would be a second release.
+again with the noise it had, never with fresh noise, which would be a second release. Whoever has the seed word can take
+the noise off again: keep the folder as safe as the rows.
 """
 
 import hashlib

@@ -1,5 +1,6 @@
 """`fit` and `compare`: from a federation to results. The order of a run is written here, once."""
 
+import hashlib
 import math
 from collections.abc import Callable, Sequence
 from copy import copy
@@ -116,7 +117,10 @@ def fit(
     word = seed_word(seed, name)
     saved = None
     if checkpoint is not None:
-        saved = Checkpoint(checkpoint, repr([name, seed, federation.sites.tolist(), federation.sizes.tolist()]), word)
+        rows = hashlib.blake2b(federation.packed.data, digest_size=16)  # other rows must not meet the same noise
+        rows.update(y.data)
+        facts = [name, seed, federation.sites.tolist(), federation.sizes.tolist(), rows.hexdigest()]
+        saved = Checkpoint(checkpoint, repr(facts), word)
         word = saved.word
     setting = Setting(
         chosen, federation.sizes, len(federation.features) + intercept, float(mu), calibration, clip, schedule, weights,
