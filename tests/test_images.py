@@ -103,6 +103,15 @@ def test_the_verdict_on_boxes_compares_medians_site_by_site() -> None:
     assert claims.judge("C9", boxes(one_budget), "paper").verdict == "holds"
 
 
+def test_where_a_fit_broke_down_no_claim_holds() -> None:
+    errors = boxes({"fednewton": 0.09, "np-local": 0.12})
+    (point,) = errors.study.points
+    assert claims.judge("C9", errors, "certified").verdict == "holds"
+    errors.at(point, Estimator("scaffold", "certified", 2.0))[3] = math.inf
+    assert claims.judge("C9", errors, "certified").verdict == "unclear"
+    assert claims.judge("C9", errors, "paper").verdict == "holds"
+
+
 def test_the_standard_error_of_a_ratio_of_medians_is_that_of_resampled_sites() -> None:
     errors = boxes({"fednewton": 0.08})
     (point,) = errors.study.points

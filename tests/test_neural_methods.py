@@ -400,6 +400,75 @@ def test_a_checkpoint_is_refused_for_other_rows_and_compare_has_one_a_method(tmp
         fm.compare(fm.Federation.from_arrays(X, y, sites), "logistic", **call)
 
 
+def test_two_runs_cannot_share_a_checkpoint_and_a_failed_one_lets_go(tmp_path: Path) -> None:
+    from fedmest.checkpoint import Checkpoint
+
+    with Checkpoint(tmp_path, "a fit", 1), pytest.raises(fm.InputError, match="in use by another run"):
+        Checkpoint(tmp_path, "a fit", 2)
+    with Checkpoint(tmp_path, "a fit", 2) as again:
+        assert again.word == 1
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(checkpoint=tmp_path / "b", seed=None, progress=stop)
+    fit(checkpoint=tmp_path / "b", seed=None)
+
+
+# -- what the public parts of a run give away ---------------------------------------------------------
+
+
+def test_the_start_and_who_takes_part_are_drawn_from_another_word_than_the_noise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A generator may keep half of its seed; who finds that of the public start must not hold half of the noise's."""
+    from fedmest.engines.local import LocalEngine
+    from fedmest.methods import Server
+
+    words: dict[str, int] = {}
+    answer, start = LocalEngine.answer, Server.start
+
+    def answering(self: LocalEngine, *rest: object) -> np.ndarray:
+        words["noise"] = self.seed
+        return answer(self, *rest)  # type: ignore[arg-type]
+
+    def starting(self: Server) -> np.ndarray:
+        words["public"] = self.setting.seed
+        return start(self)
+
+    monkeypatch.setattr(LocalEngine, "answer", answering)
+    monkeypatch.setattr(Server, "start", starting)
+    fit()
+    half = 0xFFFFFFFF
+    assert words["noise"] & half != words["public"] & half and words["noise"] >> 32 != words["public"] >> 32
+
+
+def test_a_callers_layers_are_left_alone_and_a_held_head_is_refused() -> None:
+    layers = nn.Sequential(nn.Linear(16, 5), nn.ReLU(), nn.Linear(5, 3))
+    before = layers[0].weight.detach().clone()
+    model = NetworkModel(layers, (16,), held=(2,))
+    fit("fedsgd", model)
+    assert torch.equal(before, layers[0].weight)
+    with pytest.raises(fm.InputError, match="the last layer is held"):
+        fit("fednewton-iter", model)
+
+
+def test_products_are_computed_in_full_precision_whatever_the_process_is_set_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    exact = fit().theta
+    torch.set_float32_matmul_precision("medium")
+    try:
+        assert (fit().theta == exact).all()
+        assert torch.get_float32_matmul_precision() == "medium"
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    monkeypatch.setenv("ONEDNN_DEFAULT_FPMATH_MODE", "BF16")
+    with pytest.raises(fm.InputError, match="ONEDNN_DEFAULT_FPMATH_MODE"):
+        fit()
+
+
 # -- faults ----------------------------------------------------------------------------------------
 
 

@@ -6,6 +6,7 @@ again with the noise it had, never with fresh noise, which would be a second rel
 the noise off again: keep the folder as safe as the rows.
 """
 
+import fcntl
 import hashlib
 import json
 import os
@@ -25,16 +26,30 @@ class Checkpoint:
     def __init__(self, folder: str | Path, identity: str, word: int) -> None:
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
+        self.lock = (self.folder / "lock").open("w")
+        try:  # two runs would release the same rounds, each with noise of its own
+            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as taken:
+            self.lock.close()
+            raise InputError(f"checkpoint {str(folder)!r} is in use by another run; wait for it to end") from taken
         head = self.folder / "fit.json"
         mark = hashlib.blake2b(identity.encode(), digest_size=16).hexdigest()
         if not head.exists():
             self._write(head, lambda file: file.write(json.dumps({"fit": mark, "word": word}).encode()))
         stored = json.loads(head.read_text(encoding="utf-8"))
         if stored["fit"] != mark:
+            self.lock.close()
             raise InputError(
                 f"checkpoint {str(folder)!r} belongs to another fit (other data, settings or seed); name another folder"
             )
         self.word = int(stored["word"])
+
+    def __enter__(self) -> "Checkpoint":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Let other runs have the folder."""
+        self.lock.close()
 
     def load(self, number: int) -> Array | None:
         """What the replies of a round added up to, or None where the round is still to come."""
@@ -55,3 +70,8 @@ class Checkpoint:
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
+        place = os.open(self.folder, os.O_RDONLY)
+        try:
+            os.fsync(place)  # or the name could be lost with the power
+        finally:
+            os.close(place)

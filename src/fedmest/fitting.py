@@ -3,6 +3,7 @@
 import hashlib
 import math
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from copy import copy
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -119,56 +120,58 @@ def fit(
     if checkpoint is not None:
         rows = hashlib.blake2b(federation.packed.data, digest_size=16)  # other rows must not meet the same noise
         rows.update(y.data)
-        facts = [name, seed, federation.sites.tolist(), federation.sizes.tolist(), rows.hexdigest()]
+        facts = [name, seed, federation.sites.tolist(), federation.sizes.tolist(), rows.hexdigest(), chosen.tools]
         saved = Checkpoint(checkpoint, repr(facts), word)
         word = saved.word
-    setting = Setting(
-        chosen, federation.sizes, len(federation.features) + intercept, float(mu), calibration, clip, schedule, weights,
-        weight_constant, participation, word,
-    )  # fmt: skip
-    mode = _scaling_mode(scaling, federation, chosen, setting)
-    plan = _plan(kind.with_options(options, calibration), setting, federation, mode, bound)
-    engine = LocalEngine(federation, chosen, y, intercept, word)
-    server = Server(
-        setting, plan.steps, engine.answer, Clipping(clip), np.zeros(setting.shape), on_round=progress, checkpoint=saved
-    )
+    with saved or nullcontext():
+        setting = Setting(
+            chosen, federation.sizes, len(federation.features) + intercept, float(mu), calibration, clip, schedule,
+            weights, weight_constant, participation, seed_word(word, "public draws"),  # the word itself keys the noise
+        )  # fmt: skip
+        mode = _scaling_mode(scaling, federation, chosen, setting)
+        plan = _plan(kind.with_options(options, calibration), setting, federation, mode, bound)
+        engine = LocalEngine(federation, chosen, y, intercept, word)
+        server = Server(
+            setting, plan.steps, engine.answer, Clipping(clip), np.zeros(setting.shape), on_round=progress,
+            checkpoint=saved,
+        )  # fmt: skip
 
-    # 1. scales, 2. the bound, 3. the method; all along one schedule
-    caveats: list[str] = []
-    scaling_used = _scale(server, plan, engine, mode, caveats)
-    engine.rescale(scaling_used)
-    server.penalty[:] = ridge
-    original = partial(scaling_used.to_original, intercept=intercept) if chosen.linear else np.asarray
-    if chosen.linear:
-        server.penalty[:, int(intercept) :] /= scaling_used.scale**2  # the ridge is meant for original units
-        server.penalty[:, : int(intercept)] = 0.0
-    if watch is not None:
-        server.on_theta = lambda theta: watch(len(server.records), len(server.schedule), original(theta))
-    server.clipping = _clipping(server, plan, engine, bound, caveats)
-    theta = plan.method.run(server, plan.method_steps)
-    if not np.isfinite(theta).all():
-        raise InputError("the estimate is not finite: the steps are too long; lower eta, or scale the features")
-    if chosen.outputs > 1:
-        theta = theta - theta.mean(axis=0)
+        # 1. scales, 2. the bound, 3. the method; all along one schedule
+        caveats: list[str] = []
+        scaling_used = _scale(server, plan, engine, mode, caveats)
+        engine.rescale(scaling_used)
+        server.penalty[:] = ridge
+        original = partial(scaling_used.to_original, intercept=intercept) if chosen.linear else np.asarray
+        if chosen.linear:
+            server.penalty[:, int(intercept) :] /= scaling_used.scale**2  # the ridge is meant for original units
+            server.penalty[:, : int(intercept)] = 0.0
+        if watch is not None:
+            server.on_theta = lambda theta: watch(len(server.records), len(server.schedule), original(theta))
+        server.clipping = _clipping(server, plan, engine, bound, caveats)
+        theta = plan.method.run(server, plan.method_steps)
+        if not np.isfinite(theta).all():
+            raise InputError("the estimate is not finite: the steps are too long; lower eta, or scale the features")
+        if chosen.outputs > 1:
+            theta = theta - theta.mean(axis=0)
 
-    fit_intercept = intercept and chosen.linear
-    names = (("intercept",) if fit_intercept else ()) + federation.features
-    settings = {
-        "method_title": kind.title, "calibration": calibration, "clip": clip, "schedule": schedule, "scaling": mode,
-        "bound": server.clipping.bound if math.isfinite(server.clipping.bound) else None, "weights": weights,
-        "participation": participation, "ridge": ridge, "seed": seed, "n_rows": federation.n_rows,
-        "n_sites": federation.n_sites, "options": dict(vars(plan.method)),
-        "scales": {
-            name: [float(c), float(s)]
-            for name, c, s in zip(federation.features, scaling_used.centre, scaling_used.scale, strict=True)
-            if chosen.linear
-        },
-    }  # fmt: skip
-    return Result(
-        original(theta), names, chosen, method, _report(server, caveats, seed), _communication(server),
-        tuple(original(t) for t in server.history), settings, fit_intercept,
-        None if server.site_thetas is None else original(server.site_thetas),
-    )  # fmt: skip
+        fit_intercept = intercept and chosen.linear
+        names = (("intercept",) if fit_intercept else ()) + federation.features
+        settings = {
+            "method_title": kind.title, "calibration": calibration, "clip": clip, "schedule": schedule, "scaling": mode,
+            "bound": server.clipping.bound if math.isfinite(server.clipping.bound) else None, "weights": weights,
+            "participation": participation, "ridge": ridge, "seed": seed, "n_rows": federation.n_rows,
+            "n_sites": federation.n_sites, "options": dict(vars(plan.method)),
+            "scales": {
+                name: [float(c), float(s)]
+                for name, c, s in zip(federation.features, scaling_used.centre, scaling_used.scale, strict=True)
+                if chosen.linear
+            },
+        }  # fmt: skip
+        return Result(
+            original(theta), names, chosen, method, _report(server, caveats, seed), _communication(server),
+            tuple(original(t) for t in server.history), settings, fit_intercept,
+            None if server.site_thetas is None else original(server.site_thetas),
+        )  # fmt: skip
 
 
 def compare(
@@ -337,7 +340,7 @@ def _clipping(
         return Clipping(rule)
     if bound == "paper":
         caveats.append("The clipping bound was read off the data (the paper's rule) without paying for it.")
-        size = engine.paper_bound()
+        size = engine.paper_bound(server.start())
     elif bound == "private":
         size = _private_bound(server, plan)
     else:

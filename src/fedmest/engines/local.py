@@ -52,10 +52,10 @@ class LocalEngine:
         with _threads().limit(limits=1, user_api="blas"):  # sites are the parallel unit
             return step.query.answer(self.data, step.sites, ask, step.mus, noise)
 
-    def paper_bound(self) -> float:
+    def paper_bound(self, start: Array) -> float:
         """The paper's rule: the largest over sites of the local 90 % quantile of gradient norms at the start. Leaks."""
         rows = self.data.rows
-        norms = self.model.score_norms(rows, self.model.start(rows.columns, self.seed))
+        norms = self.model.score_norms(rows, start)
         return max(_quantile(norms[begin:end], 0.9) for begin, end in pairwise(rows.offsets))
 
 

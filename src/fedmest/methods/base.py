@@ -35,7 +35,7 @@ class Setting:
     weighting: str = "size"
     weight_constant: float = 1.0
     participation: float = 1.0
-    seed: int = 0
+    seed: int = 0  # of public draws, the start of a network and who takes part; the noise has another
 
     @property
     def paper(self) -> bool:

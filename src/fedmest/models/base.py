@@ -55,6 +55,11 @@ class Model:
         """What two fits must have in common to be fits of one model, as text."""
         return self.name
 
+    @property
+    def tools(self) -> str:
+        """What beside our own code the last bits of an answer depend on."""
+        return ""
+
     # -- the parameter ----------------------------------------------------------------------------------------
 
     def shape(self, columns: int) -> tuple[int, int]:

@@ -169,6 +169,8 @@ class Network:
     def head(self) -> tuple[int, int]:
         """Shape (classes, units) of the last layer, which must be linear with a bias: its weights end theta."""
         last = self.layers[-1]
+        if len(self.layers) - 1 in self.held:
+            raise InputError("the last layer is held; this method works on it")
         if not isinstance(last, nn.Linear) or last.bias is None:
             raise InputError(f"the network must end in a linear layer with a bias for this method, not in {last}")
         return last.out_features, last.in_features

@@ -14,8 +14,10 @@ rounding adds is paid for in advance: rows are clipped to B (1 - MARGIN).
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -67,12 +69,19 @@ class NetworkModel(Model):
         need_torch()
         from torch import nn
 
-        layers = self.layers if isinstance(self.layers, nn.Sequential) else self.layers()
+        layers = deepcopy(self.layers) if isinstance(self.layers, nn.Sequential) else self.layers()
         return Network(layers, self.row_shape, held=self.held)
 
     @property
     def identity(self) -> str:
         return f"{self.name} {self.row_shape} {self.held} {self.network.layers}"
+
+    @property
+    def tools(self) -> str:
+        import torch
+
+        with _exactly():
+            return f"torch {torch.__version__}, {torch.get_num_threads()} threads"
 
     @property
     def head(self) -> tuple[int, int]:
@@ -131,7 +140,7 @@ class NetworkModel(Model):
 
     def mean_scores(self, rows: Rows, sites: Index, thetas: Array, clipping: Clipping, penalty: Array) -> Array:
         out = np.empty((len(sites), 1, self.network.size))
-        with _threads():
+        with _exactly():
             for i, site in enumerate(sites):
                 theta = thetas[i] if thetas.ndim == 3 else thetas
                 out[i] = self._mean_score(*_rows(rows, site), theta, clipping) + penalty * theta
@@ -142,7 +151,7 @@ class NetworkModel(Model):
         drifts: Array, sds: Array, factors: Array, noise: Noise,
     ) -> Array:  # fmt: skip
         out = np.empty((len(sites), 1, self.network.size))
-        with _threads():
+        with _exactly():
             for i, site in enumerate(sites):
                 x, y = _rows(rows, site)
                 theta = (thetas[i] if thetas.ndim == 3 else thetas).copy()
@@ -154,21 +163,21 @@ class NetworkModel(Model):
         return out
 
     def score_norms(self, rows: Rows, theta: Array) -> Array:
-        with _threads():
+        with _exactly():
             sites = (_rows(rows, site) for site in range(len(rows.sizes)))
             norms = [self.network.clipped_sum(x, y, theta[0], np.inf)[1] for x, y in sites]
         return np.concatenate(norms).astype(float)
 
     def features(self, rows: Rows, site: int, theta: Array) -> Array:
         """One and the last hidden layer; zeros where a row makes that layer overflow."""
-        with _threads():
+        with _exactly():
             hidden = self.network.hidden(_rows(rows, site)[0], theta[0]).astype(float)
         hidden[~np.isfinite(hidden).all(axis=1)] = 0.0
         return np.column_stack([np.ones(len(hidden)), hidden])
 
     def row_scores(self, rows: Rows, site: int, theta: Array) -> Array:
         """The gradient of each of a site's rows, (rows, size); mind the memory."""
-        with _threads():
+        with _exactly():
             return self.network.row_gradients(*_rows(rows, site), theta[0])
 
     def _mean_score(self, x: npt.NDArray[np.float32], y: Array, theta: Array, clipping: Clipping) -> Array:
@@ -177,7 +186,7 @@ class NetworkModel(Model):
     # -- predictions ------------------------------------------------------------------------------------------
 
     def predictors(self, X: Array, theta: Array, intercept: bool) -> Array:
-        with _threads():
+        with _exactly():
             return self.network.log_probabilities(_single(X), theta[0]).astype(float)
 
     def mean(self, eta: Array) -> Array:
@@ -216,16 +225,20 @@ def _single(values: Array) -> npt.NDArray[Any]:
 
 
 @contextmanager
-def _threads() -> Iterator[None]:
-    """Torch keeps to one thread where numba does, as in the workers of a study."""
+def _exactly() -> Iterator[None]:
+    """Full single precision, which the margin counts on, and one thread where numba keeps to one, as in studies."""
     import torch
 
-    before = torch.get_num_threads()
-    if numba.get_num_threads() > 1 or before == 1:
-        yield
-        return
-    torch.set_num_threads(1)
+    mode = os.environ.get("ONEDNN_DEFAULT_FPMATH_MODE", "STRICT").upper()
+    if mode != "STRICT":
+        raise InputError(f"ONEDNN_DEFAULT_FPMATH_MODE={mode} rounds more than the clipping bound allows for; unset it")
+    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    if numba.get_num_threads() == 1 and threads > 1:
+        torch.set_num_threads(1)
+    torch.set_float32_matmul_precision("highest")
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        torch.set_float32_matmul_precision(precision)
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)

@@ -275,7 +275,7 @@ def _newton_leads(errors: Errors, make: Make) -> list[Demand]:
             contrast = errors.contrast(f"FedNewton / {_with_budget(arm)}", ratio([newton], [(point, arm)]))
             groups.setdefault(f"{arm.mu}", []).append(Demand(contrast, newton, carries=False))
     for group in groups.values():
-        group.sort(key=lambda d: -d.contrast.value)
+        group.sort(key=lambda d: -math.inf if math.isnan(d.contrast.value) else -d.contrast.value)
         group[0] = replace(group[0], carries=True)
     return [demand for group in groups.values() for demand in group]
 

@@ -42,7 +42,7 @@ TOLD = {
     "curves": "In simulations errors are squared distances from the true coefficients, averaged over repetitions, "
     "always beside the pooled fit without privacy on the same rows.",
     "box": "Regressions on pixels are scored on the fold that each site left out; a site's score is the mean over its "
-    "five folds, and medians over sites are compared.",
+    "five folds, and medians over sites are compared; uncertainty is that over sites, given the fits.",
     "accuracy": "Networks are scored on the official test images after the last round.",
 }
 

@@ -8,8 +8,9 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from fedmest.methods import METHODS
 from fedmest.privacy.gdp import Array
-from fedmest.studies.base import PAPER, Study
+from fedmest.studies.base import Study
 from fedmest.studies.cells import Estimator, Point
 
 Place = tuple[Point, Estimator]
@@ -62,9 +63,13 @@ class Errors:
         return float(errors.mean()), float(errors.std(ddof=1) / math.sqrt(len(errors))) if len(errors) > 1 else math.nan
 
     def finite(self, calibration: str) -> bool:
-        """Whether no fit of the paper's methods broke down under this calibration."""
-        own = {Estimator(method, calibration) for method in PAPER}
-        return all(np.isfinite(errors).all() for (_, estimator), errors in self._errors.items() if estimator in own)
+        """Whether no private fit by the paper's methods broke down under this calibration."""
+        return all(
+            np.isfinite(errors).all()
+            for (_, estimator), errors in self._errors.items()
+            if METHODS[estimator.method].in_paper and METHODS[estimator.method].private
+            if estimator.calibration == calibration
+        )
 
     def contrast(self, label: str, weights: Mapping[Place, float]) -> Contrast:
         """sum of weight * log(error), standard error by the delta method, repetition by repetition.
