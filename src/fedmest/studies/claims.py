@@ -92,6 +92,9 @@ def _tell(demand: Demand) -> str:
     c = demand.contrast
     if math.isnan(c.value):
         return f"{c.label}: fits broke down"
+    if math.isinf(c.se):
+        number = f"{c.value:+.2f}" if c.label.startswith("slope") else f"× {_digits(math.exp(c.value))}"
+        return f"{c.label} {number} (one run)"
     if c.label.startswith("slope"):
         return f"{c.label} {c.value:+.2f} ± {c.se:.2f}"
     per_cent = 100 * math.expm1(min(c.se, 5))
