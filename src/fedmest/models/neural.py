@@ -216,7 +216,7 @@ def cifar_cnn() -> NetworkModel:
 
 def _rows(rows: Rows, site: int) -> tuple[npt.NDArray[np.float32], Array]:
     """Images and labels of a site. The first packed column is the intercept's, for which networks have no use."""
-    return _single(rows.of_site(site)[:, 1:]), rows.y[rows.offsets[site] : rows.offsets[site + 1]]
+    return _single(rows.of_site(site)[:, 1:]), rows.targets_of_site(site)
 
 
 def _single(values: Array) -> npt.NDArray[Any]:

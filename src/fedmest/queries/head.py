@@ -89,7 +89,7 @@ def _residuals(data: SiteData, site: int, ask: Ask) -> tuple[Array, Array]:
     assert isinstance(model, NetworkModel)
     z = model.features(rows, site, ask.theta)
     residuals = model.mean(z @ model.head_of(ask.theta).T)
-    labels = rows.y[rows.offsets[site] : rows.offsets[site + 1]].astype(np.int64)
+    labels = rows.targets_of_site(site).astype(np.int64)
     residuals[np.arange(len(z)), labels] -= 1.0
     return residuals, z
 

@@ -34,6 +34,12 @@ def images(name: str) -> data.Images:
     return data.load(name)
 
 
+def need_images(name: str) -> None:
+    """Whether the files are there, without reading them."""
+    if data.missing(name):
+        data.load(name)  # says what is missing and how to get it
+
+
 @dataclass(frozen=True)
 class PixelRegression(Design):
     """All images, training and test split together, dealt out to sites; each site's images in five folds.
@@ -54,8 +60,7 @@ class PixelRegression(Design):
         return "AUC" if self.model == "logistic" else "accuracy"
 
     def check(self) -> None:
-        if data.missing(self.data):
-            data.load(self.data)  # says what is missing and how to get it
+        need_images(self.data)
 
     def rows(self, cell: Cell) -> Iterator[Row]:
         point = cell.point
@@ -143,8 +148,7 @@ class NetworkTraining(Design):
 
     def check(self) -> None:
         need_torch()
-        if data.missing(self.data):
-            data.load(self.data)  # says what is missing and how to get it
+        need_images(self.data)
 
     def options(self, method: str) -> dict[str, Any]:
         """What makes the paper's methods comparable: the same number of gradients at a site that takes part."""

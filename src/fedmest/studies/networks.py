@@ -19,7 +19,7 @@ QUICK_ROWS, QUICK_SITES = (50, 400), (100, 1000)
 NOTE = "Quick has one run at the ends of the grid, paper all points."
 
 
-def _samples(name: str, rows: tuple[int, ...]) -> tuple[Point, ...]:
+def _samples(rows: tuple[int, ...]) -> tuple[Point, ...]:
     return tuple(Point(100, Sizes("equal", n)) for n in rows)
 
 
@@ -33,7 +33,7 @@ STUDIES = (
             id=f"cnn-samples-{name}",
             title=f"A network on {NAMES[name]}, 100 sites, more and more rows a site",
             figure=f"CNN, increasing samples per client, {NAMES[name]}",
-            design=DESIGNS[name], points=_samples(name, ROWS[name]), quick=_samples(name, QUICK_ROWS),
+            design=DESIGNS[name], points=_samples(ROWS[name]), quick=_samples(QUICK_ROWS),
             estimators=ESTIMATORS, layout=Layout(panels="calibration", lines="accuracy", x="n"), claims=("C11",),
             note=NOTE, repetitions=(1, 5), block=1, apart=True,
         )
