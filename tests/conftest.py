@@ -144,10 +144,10 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:
     replies: list[np.ndarray] = []
     answer = LocalEngine.answer
 
-    def recording(self: LocalEngine, *arguments: object) -> np.ndarray:
-        values = answer(self, *arguments)  # type: ignore[arg-type]
+    def recording(self: LocalEngine, *arguments: object) -> tuple[np.ndarray, np.ndarray]:
+        values, sites = answer(self, *arguments)  # type: ignore[arg-type]
         replies.append(values.copy())
-        return values
+        return values, sites
 
     monkeypatch.setattr(LocalEngine, "answer", recording)
     return replies

@@ -351,7 +351,7 @@ fit("fedavg", R=4, checkpoint={folder!r}, progress=stop)
 def test_a_killed_run_goes_on_to_the_same_result(tmp_path: Path) -> None:
     script = SCRIPT.format(here=str(Path(__file__).parent), folder=str(tmp_path))
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == -signal.SIGKILL
-    assert len(list(tmp_path.glob("round-*.npy"))) == 3
+    assert len(list(tmp_path.glob("round-*.npz"))) == 3
     np.testing.assert_array_equal(fit(R=4, checkpoint=tmp_path).theta, fit(R=4).theta)
 
 
@@ -361,7 +361,7 @@ def test_a_stopped_run_goes_on_with_the_noise_that_it_began_with(method: str, se
     common: dict[str, Any] = {"seed": seed, "participation": 0.4}
     with pytest.raises(InterruptedError):
         fit(method, checkpoint=tmp_path, progress=stop_after(2), **common)
-    (tmp_path / "round-00002.npy").unlink()  # as if the run had ended before it was written
+    (tmp_path / "round-00002.npz").unlink()  # as if the run had ended before it was written
     kept = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     resumed = fit(method, checkpoint=tmp_path, **common)
     assert all((tmp_path / name).read_bytes() == content for name, content in kept.items())
@@ -373,10 +373,11 @@ def test_a_stopped_run_goes_on_with_the_noise_that_it_began_with(method: str, se
     assert again.privacy.statement() == resumed.privacy.statement()
 
 
-def test_a_resumed_run_asks_no_site_twice(tmp_path: Path, sent: list[np.ndarray]) -> None:
-    fit("fedhybrid", checkpoint=tmp_path)
+@pytest.mark.parametrize("method", ["fedhybrid", "scaffold"])
+def test_a_resumed_run_asks_no_site_twice(method: str, tmp_path: Path, sent: list[np.ndarray]) -> None:
+    fit(method, checkpoint=tmp_path)
     count = len(sent)
-    fit("fedhybrid", checkpoint=tmp_path)
+    fit(method, checkpoint=tmp_path)
     assert len(sent) == count > 0
 
 
@@ -429,7 +430,7 @@ def test_the_start_and_who_takes_part_are_drawn_from_another_word_than_the_noise
     words: dict[str, int] = {}
     answer, start = LocalEngine.answer, Server.start
 
-    def answering(self: LocalEngine, *rest: object) -> np.ndarray:
+    def answering(self: LocalEngine, *rest: object) -> tuple[np.ndarray, np.ndarray]:
         words["noise"] = self.seed
         return answer(self, *rest)  # type: ignore[arg-type]
 

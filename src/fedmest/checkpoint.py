@@ -1,9 +1,9 @@
 """Runs that can be stopped and taken up again: a folder holds what the sites' replies of each round added up to.
 
-A method is a fixed function of those sums, so a resumed run replays them and goes on where the old one stopped, with
-the same result to the last bit. The seed word is written before the first round: a round whose sum was lost is asked
-again with the noise it had, never with fresh noise, which would be a second release. Whoever has the seed word can take
-the noise off again: keep the folder as safe as the rows.
+Of small models it holds the replies themselves, too. A method is a fixed function of these, so a resumed run replays
+them and goes on where the old one stopped, with the same result to the last bit. The seed word is written before the
+first round: a round whose sum was lost is asked again with the noise it had, never with fresh noise, which would be a
+second release. Whoever has the seed word can take the noise off again: keep the folder as safe as the rows.
 """
 
 import fcntl
@@ -11,13 +11,26 @@ import hashlib
 import json
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from fedmest.errors import InputError
+from fedmest.federation import Index
 from fedmest.privacy.gdp import Array
+
+LARGEST_KEPT = 1_000_000  # floats of a round; beyond, only their weighted sum goes to the folder
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A round: the weighted sum of the replies, whose they were, and they themselves (None where they are too many)."""
+
+    combined: Array
+    sites: Index
+    values: Array | None
 
 
 class Checkpoint:
@@ -51,16 +64,22 @@ class Checkpoint:
         """Let other runs have the folder."""
         self.lock.close()
 
-    def load(self, number: int) -> Array | None:
-        """What the replies of a round added up to, or None where the round is still to come."""
+    def load(self, number: int) -> Kept | None:
+        """None where the round is still to come."""
         path = self._path(number)
-        return np.asarray(np.load(path)) if path.exists() else None
+        if not path.exists():
+            return None
+        with np.load(path) as arrays:
+            return Kept(arrays["combined"], arrays["sites"], arrays.get("values"))
 
-    def save(self, number: int, combined: Array) -> None:
-        self._write(self._path(number), lambda file: np.save(file, combined))
+    def save(self, number: int, kept: Kept) -> None:
+        arrays: dict[str, Any] = {"combined": kept.combined, "sites": kept.sites}
+        if kept.values is not None and kept.values.size <= LARGEST_KEPT:
+            arrays["values"] = kept.values
+        self._write(self._path(number), lambda file: np.savez(file, **arrays))
 
     def _path(self, number: int) -> Path:
-        return self.folder / f"round-{number + 1:05d}.npy"
+        return self.folder / f"round-{number + 1:05d}.npz"
 
     def _write(self, path: Path, write: Callable[[BinaryIO], object]) -> None:
         """All of the file or nothing, whenever the process ends."""

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from copy import copy
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import partial
 from inspect import signature
 from pathlib import Path
@@ -15,37 +15,19 @@ import numpy as np
 
 from fedmest import scaling as scales
 from fedmest.checkpoint import Checkpoint
-from fedmest.engines import LocalEngine
+from fedmest.engines import Engine, LocalEngine
 from fedmest.errors import InputError
 from fedmest.federation import Federation
-from fedmest.methods import CALIBRATIONS, WEIGHTS, Method, Record, Server, Setting, Step, method_named
-from fedmest.models import CLIPS, Clipping, Model, model_named
-from fedmest.privacy.budget import SCHEDULES
+from fedmest.methods import Record, Server, method_named
+from fedmest.models import Clipping, Model, model_named
 from fedmest.privacy.gdp import Array
-from fedmest.privacy.noise import LOCAL_STEPS, seed_word
+from fedmest.privacy.noise import seed_word
 from fedmest.privacy.statement import PrivacyReport, ReleaseRecord, account
-from fedmest.queries.histogram import SCORE_GRID, Histogram, main_body, quantile
+from fedmest.queries.histogram import SCORE_GRID, main_body, quantile
 from fedmest.result import Communication, Result
+from fedmest.terms import Terms, Wishes
 
-BOUND_SHARE = 0.01  # of mu^2 (mu / 10), for the histogram that chooses B
-MOST_STEPS = LOCAL_STEPS // 2  # of either kind; far beyond LOCAL_STEPS two releases would share their noise
 LARGEST_FEATURE = 1e100
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """All that is decided before a row is read."""
-
-    method: Method
-    setting: Setting
-    columns_to_scale: tuple[int, ...]
-    scaling_steps: list[Step]
-    bound_steps: list[Step]
-    method_steps: list[Step]
-
-    @property
-    def steps(self) -> list[Step]:
-        return [*self.scaling_steps, *self.bound_steps, *self.method_steps]
 
 
 def fit(
@@ -95,83 +77,76 @@ def fit(
     ((3,), 2.0)
     """
     chosen = model_named(model) if isinstance(model, str) else copy(model)  # learns the classes; not the caller's own
-    kind = method_named(method)
-    if not kind.private:
-        mu = math.inf
-    paper = calibration == "paper"
-    clip = clip if clip is not None else ("norm" if paper else chosen.clips[0])
-    if schedule is None:  # nothing is known of how a network forgets the noise of early steps
-        schedule = "uniform" if paper or not chosen.linear else "geometric"
-    bound = bound if bound is not None else ("paper" if paper else "private")
-    _check_choices(calibration=calibration, clip=clip, schedule=schedule, scaling=scaling, weights=weights)
-    _check_numbers(bound, mu, ridge, weight_constant, participation, calibration)
-    _check_fit(kind, chosen, calibration, clip, participation, fit_intercept)
+    wishes = Wishes(
+        calibration, clip, bound, schedule, scaling, weights, weight_constant, participation, ridge, fit_intercept
+    )
+    terms = Terms.agree(federation, chosen, method, mu, wishes, options)
     y = chosen.target(federation)
     if not max(federation.packed.max(), -federation.packed.min()) < LARGEST_FEATURE:  # images: no copy of them all
         raise InputError(f"a feature exceeds {LARGEST_FEATURE:g} in size; scale the column down")
-    intercept = fit_intercept or not chosen.linear  # networks have biases of their own; the column costs nothing
-    name = _name_of_fit(
-        chosen.identity, method, federation.target_name, federation.features, sorted(federation.bounds.items()), mu,
-        calibration, clip, bound, schedule, scaling, weights, weight_constant, participation, ridge, intercept,
-        *sorted(options), *(options[k] for k in sorted(options)),
-    )  # fmt: skip
-    word = seed_word(seed, name)
+    word = seed_word(seed, terms.name)
     saved = None
     if checkpoint is not None:
         rows = hashlib.blake2b(federation.packed.data, digest_size=16)  # other rows must not meet the same noise
         rows.update(y.data)
-        facts = [name, seed, federation.sites.tolist(), federation.sizes.tolist(), rows.hexdigest(), chosen.tools]
+        facts = [terms.name, seed, federation.sites.tolist(), federation.sizes.tolist(), rows.hexdigest(), chosen.tools]
         saved = Checkpoint(checkpoint, repr(facts), word)
         word = saved.word
+    terms = replace(terms, seed=seed_word(word, "public draws"))  # the word itself keys the noise
     with saved or nullcontext():
-        setting = Setting(
-            chosen, federation.sizes, len(federation.features) + intercept, float(mu), calibration, clip, schedule,
-            weights, weight_constant, participation, seed_word(word, "public draws"),  # the word itself keys the noise
-        )  # fmt: skip
-        mode = _scaling_mode(scaling, federation, chosen, setting)
-        plan = _plan(kind.with_options(options, calibration), setting, federation, mode, bound)
-        engine = LocalEngine(federation, chosen, y, intercept, word)
-        server = Server(
-            setting, plan.steps, engine.answer, Clipping(clip), np.zeros(setting.shape), on_round=progress,
-            checkpoint=saved,
-        )  # fmt: skip
+        engine = LocalEngine(federation, chosen, y, terms.intercept, word, recorded=seed is not None)
+        return carry_out(terms, engine, seed=seed, progress=progress, watch=watch, checkpoint=saved)
 
-        # 1. scales, 2. the bound, 3. the method; all along one schedule
-        caveats: list[str] = []
-        scaling_used = _scale(server, plan, engine, mode, caveats)
-        engine.rescale(scaling_used)
-        server.penalty[:] = ridge
-        original = partial(scaling_used.to_original, intercept=intercept) if chosen.linear else np.asarray
-        if chosen.linear:
-            server.penalty[:, int(intercept) :] /= scaling_used.scale**2  # the ridge is meant for original units
-            server.penalty[:, : int(intercept)] = 0.0
-        if watch is not None:
-            server.on_theta = lambda theta: watch(len(server.records), len(server.schedule), original(theta))
-        server.clipping = _clipping(server, plan, engine, bound, caveats)
-        theta = plan.method.run(server, plan.method_steps)
-        if not np.isfinite(theta).all():
-            raise InputError("the estimate is not finite: the steps are too long; lower eta, or scale the features")
-        if chosen.outputs > 1:
-            theta = theta - theta.mean(axis=0)
 
-        fit_intercept = intercept and chosen.linear
-        names = (("intercept",) if fit_intercept else ()) + federation.features
-        settings = {
-            "method_title": kind.title, "calibration": calibration, "clip": clip, "schedule": schedule, "scaling": mode,
-            "bound": server.clipping.bound if math.isfinite(server.clipping.bound) else None, "weights": weights,
-            "participation": participation, "ridge": ridge, "seed": seed, "n_rows": federation.n_rows,
-            "n_sites": federation.n_sites, "options": dict(vars(plan.method)),
-            "scales": {
-                name: [float(c), float(s)]
-                for name, c, s in zip(federation.features, scaling_used.centre, scaling_used.scale, strict=True)
-                if chosen.linear
-            },
-        }  # fmt: skip
-        return Result(
-            original(theta), names, chosen, method, _report(server, caveats, seed), _communication(server),
-            tuple(original(t) for t in server.history), settings, fit_intercept,
-            None if server.site_thetas is None else original(server.site_thetas),
-        )  # fmt: skip
+def carry_out(
+    terms: Terms,
+    engine: Engine,
+    *,
+    seed: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    watch: Callable[[int, int, Array], None] | None = None,
+    checkpoint: Checkpoint | None = None,
+) -> Result:
+    """Scales, then the bound, then the method, all along one schedule; whoever the engine asks."""
+    plan, setting, model, wishes = terms.plan, terms.setting, terms.model, terms.wishes
+    server = Server(
+        setting, plan.steps, engine.answer, Clipping(setting.clip), np.zeros(setting.shape), on_round=progress,
+        checkpoint=checkpoint,
+    )  # fmt: skip
+    caveats: list[str] = []
+    scaling = _scale(server, terms, engine, caveats)
+    engine.rescale(scaling)
+    server.penalty[:] = terms.penalty(scaling)
+    original = partial(scaling.to_original, intercept=terms.intercept) if model.linear else np.asarray
+    if watch is not None:
+        server.on_theta = lambda theta: watch(len(server.records), len(server.schedule), original(theta))
+    server.clipping = _clipping(server, terms, engine, caveats)
+    theta = terms.method.run(server, plan.method_steps)
+    if not np.isfinite(theta).all():
+        raise InputError("the estimate is not finite: the steps are too long; lower eta, or scale the features")
+    if model.outputs > 1:
+        theta = theta - theta.mean(axis=0)
+
+    facts = terms.facts
+    has_intercept = terms.intercept and model.linear
+    settings = {
+        "method_title": terms.method.title, "calibration": wishes.calibration, "clip": wishes.clip,
+        "schedule": wishes.schedule, "scaling": terms.scaling,
+        "bound": server.clipping.bound if math.isfinite(server.clipping.bound) else None, "weights": wishes.weights,
+        "participation": wishes.participation, "ridge": wishes.ridge, "seed": seed, "n_rows": int(facts.sizes.sum()),
+        "n_sites": len(facts.sizes), "options": dict(vars(terms.method)),
+        "scales": {
+            name: [float(c), float(s)]
+            for name, c, s in zip(facts.features, scaling.centre, scaling.scale, strict=True)
+            if model.linear
+        },
+    }  # fmt: skip
+    return Result(
+        original(theta), (("intercept",) if has_intercept else ()) + facts.features, model, terms.method.id,
+        _report(server, caveats, engine.noise_caveat), _communication(server),
+        tuple(original(t) for t in server.history), settings, has_intercept,
+        None if server.site_thetas is None else original(server.site_thetas),
+    )  # fmt: skip
 
 
 def compare(
@@ -209,171 +184,54 @@ def options_by_method(methods: Sequence[str], options: dict[str, Any]) -> dict[s
     return {name: {k: v for k, v in options.items() if k in known[name]} for name in methods}
 
 
-_CHOICES = {
-    "calibration": CALIBRATIONS, "clip": CLIPS, "schedule": SCHEDULES, "scaling": scales.SCALINGS, "weights": WEIGHTS,
-}  # fmt: skip
-
-
-def _check_choices(**given: str) -> None:
-    for name, value in given.items():
-        if value not in _CHOICES[name]:
-            raise InputError(f"{name}={value!r}: choose one of {', '.join(_CHOICES[name])}")
-
-
-def _check_numbers(
-    bound: str | float, mu: float, ridge: float, weight_constant: float, participation: float, calibration: str
-) -> None:
-    if isinstance(bound, str):
-        if bound not in ("private", "paper"):
-            raise InputError(f"bound={bound!r}: choose private, paper, or give a positive number")
-        if bound == "paper" and calibration == "certified" and math.isfinite(mu):
-            raise InputError("bound='paper' reads the data without paying; it goes with calibration='paper' only")
-    elif not _is_number(bound) or not (math.isfinite(bound) and bound > 0):
-        raise InputError(f"bound={bound!r} must be a positive number")
-    if not _is_number(mu) or math.isnan(mu) or mu <= 0:
-        raise InputError(f"mu={mu!r} must be a positive number (inf for a fit without privacy)")
-    if not _is_number(ridge) or not (math.isfinite(ridge) and ridge >= 0):
-        raise InputError(f"ridge={ridge!r} must be a number of at least 0")
-    if not _is_number(weight_constant) or not (math.isfinite(weight_constant) and weight_constant > 0):
-        raise InputError(f"weight_constant={weight_constant!r} must be a positive number")
-    if not _is_number(participation) or not 0 < participation <= 1:
-        raise InputError(f"participation={participation!r} must lie above 0 and at most at 1")
-
-
-def _check_fit(
-    kind: type[Method], model: Model, calibration: str, clip: str, participation: float, fit_intercept: bool
-) -> None:
-    if not isinstance(fit_intercept, bool):
-        raise InputError(f"fit_intercept={fit_intercept!r} must be True or False")
-    if participation < 1 and not kind.samples_sites:
-        raise InputError(f"method {kind.id!r} needs every site in every round; leave participation at 1")
-    if calibration == "paper" and not kind.in_paper:
-        raise InputError(f"method {kind.id!r} is not in the paper; leave calibration at 'certified'")
-    if not kind.takes(model):
-        models = f"{', '.join(kind.models)} models" if kind.models else "regressions"
-        raise InputError(f"method {kind.id!r} works for {models}, not for {model.name}")
-    if clip not in model.clips:
-        raise InputError(f"clip={clip!r}: the {model.name} model takes clip={' or '.join(map(repr, model.clips))} only")
-
-
-def _name_of_fit(*settings: Any) -> str:
-    """A text that fits share only if model, method, columns and all settings agree; 2 and 2.0 are one number."""
-    return repr([float(value) if _is_number(value) else value for value in settings])
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
-
-
-def _scaling_mode(scaling: str, federation: Federation, model: Model, s: Setting) -> str:
-    """Which scaling "auto" stands for, and whether the wish can be met."""
-    if not model.linear:
-        if scaling in ("auto", "none"):
-            return "none"
-        raise InputError(
-            f"scaling={scaling!r}: the {model.name} model takes features as they are; bring pixels to a common range "
-            "such as 0 to 1 beforehand, and leave scaling at 'auto'"
-        )
-    open_columns = scales.unbounded_columns(federation, model.scales_target)
-    if scaling == "bounds" and open_columns:
-        name = federation.target_name if open_columns[0] == 0 else federation.features[open_columns[0] - 1]
-        raise InputError(
-            f"scaling='bounds', but column {name!r} has no declared bounds; declare them ({name}=low:high) or use "
-            "scaling='private'"
-        )
-    if scaling != "auto":
-        return "data" if scaling == "private" and math.isinf(s.mu) else scaling
-    if not open_columns:
-        return "bounds"
-    if math.isinf(s.mu):
-        return "data"
-    if s.paper:
-        return "bounds" if federation.bounds else "none"
-    return "private"
-
-
-def _plan(method: Method, s: Setting, federation: Federation, mode: str, bound: str | float) -> _Plan:
-    """Split the budget and write the schedule, from public facts alone."""
-    everyone = replace(s, participation=1.0)
-    left = 1.0
-    columns: tuple[int, ...] = ()
-    scaling_steps: list[Step] = []
-    bound_steps: list[Step] = []
-    if math.isfinite(s.mu):
-        if mode == "private":
-            columns = scales.unbounded_columns(federation, s.model.scales_target)
-            if columns:
-                scaling_steps = scales.schedule(
-                    everyone, columns, s.columns > len(federation.features), s.mu * math.sqrt(scales.SHARE)
-                )
-                left -= scales.SHARE
-        if bound == "private":
-            bound_steps = scales.histogram_steps(everyone, [Histogram(method.bounds)], s.mu * math.sqrt(BOUND_SHARE))
-            left -= BOUND_SHARE
-    own = replace(s, mu=s.mu * math.sqrt(left))
-    plan = _Plan(method, s, columns, scaling_steps, bound_steps, method.schedule(own))
-    longest = max(len(step.mus) for step in plan.steps)
-    if math.isfinite(s.mu) and max(len(plan.steps), longest) > MOST_STEPS:
-        raise InputError(f"a private run takes at most {MOST_STEPS} rounds and {MOST_STEPS} local steps a round")
-    return plan
-
-
-def _scale(server: Server, plan: _Plan, engine: LocalEngine, mode: str, caveats: list[str]) -> scales.Scaling:
-    federation, scales_target = engine.federation, engine.model.scales_target
-    if mode == "none":
-        return scales.Scaling.none(len(federation.features))
-    if mode == "data":
-        if math.isfinite(server.setting.mu):
+def _scale(server: Server, terms: Terms, engine: Engine, caveats: list[str]) -> scales.Scaling:
+    facts, plan, with_target = terms.facts, terms.plan, terms.model.scales_target
+    if terms.scaling == "none":
+        return scales.Scaling.none(len(facts.features))
+    if terms.scaling == "data":
+        if math.isfinite(terms.mu):
             caveats.append("Feature scales (means, standard deviations) were read off the data without paying for it.")
-        return scales.from_data(federation, engine.y, engine.intercept, scales_target)
-    start = scales.from_bounds(federation, engine.intercept, scales_target)
+        return engine.scaling_of_rows()
+    start = scales.from_bounds(facts.features, facts.target_name, facts.bounds, terms.intercept, with_target)
     if not plan.scaling_steps:
         return start
-    return scales.buy(server, plan.scaling_steps, start, plan.columns_to_scale, engine.intercept)
+    return scales.buy(server, plan.scaling_steps, start, plan.columns_to_scale, terms.intercept)
 
 
-def _clipping(
-    server: Server, plan: _Plan, engine: LocalEngine, bound: str | float, caveats: list[str]
-) -> Clipping:
-    rule = server.setting.clip
-    if math.isinf(server.setting.mu):
-        return Clipping(rule)
-    if bound == "paper":
+def _clipping(server: Server, terms: Terms, engine: Engine, caveats: list[str]) -> Clipping:
+    wish = terms.wishes.bound
+    if math.isinf(terms.mu):
+        return Clipping(server.setting.clip)
+    if wish == "paper":
         caveats.append("The clipping bound was read off the data (the paper's rule) without paying for it.")
-        size = engine.paper_bound(server.start())
-    elif bound == "private":
-        size = _private_bound(server, plan)
-    else:
-        size = float(bound)
-    columns = server.setting.columns
-    reach = math.inf if server.setting.paper else engine.model.reach(columns)
-    return Clipping(rule, size, engine.model.curvature_bound(size, columns), reach)
+        return terms.clipping(engine.paper_bound(server.start()))
+    return terms.clipping(_private_bound(server, terms) if wish == "private" else float(wish or 0))
 
 
-def _private_bound(server: Server, plan: _Plan) -> float:
+def _private_bound(server: Server, terms: Terms) -> float:
     """The quantile of the noisy histogram; where the budget is too small to see the rows, a guess."""
-    noisy = server.ask(plan.bound_steps[0], server.start(), edges=SCORE_GRID[None]).combined()
-    counts = main_body(noisy, float(np.linalg.norm(server.records[-1].sds[0])), float(server.sizes.sum()))
+    noisy = server.ask(terms.plan.bound_steps[0], server.start(), edges=SCORE_GRID[None]).combined()
+    counts = main_body(noisy, server.last_noise(0), float(server.sizes.sum()))
     if counts is None:
-        return server.setting.model.guessed_bound(server.setting.columns)
-    return quantile(counts, SCORE_GRID, plan.method.bound_quantile or server.setting.model.bound_quantile)
+        return terms.model.guessed_bound(server.setting.columns)
+    return quantile(counts, SCORE_GRID, terms.method.bound_quantile or terms.model.bound_quantile)
 
 
 def _measure(record: Record, release: int) -> tuple[Array, Array]:
     return record.sensitivities[release], record.sds[release]
 
 
-def _report(server: Server, caveats: list[str], seed: int | None) -> PrivacyReport:
+def _report(server: Server, caveats: list[str], noise_caveat: str) -> PrivacyReport:
     """Walk the rounds that were carried out. There is no other description of the run."""
     releases: list[ReleaseRecord] = []
     gaps: list[str] = list(caveats)
     for number, record in enumerate(server.records):
-        step = record.step
+        step, asked = record.step, record.asked
         gaps += [gap for gap in step.query.gaps if gap not in gaps]
         for k, release in enumerate(step.query.releases()):
             measure = partial(_measure, record, k)
             releases.append(
-                ReleaseRecord(number, step.query.name, release.what, release.part, step.mus[k], step.sites,
+                ReleaseRecord(number, step.query.name, release.what, release.part, asked.mus[k], asked.sites,
                               step.weights, step.query.linear, measure)
             )  # fmt: skip
     total, purposes = account(tuple(releases), len(server.setting.sizes))
@@ -384,12 +242,8 @@ def _report(server: Server, caveats: list[str], seed: int | None) -> PrivacyRepo
             "Noise was drawn as if every site took part in every round, as in the paper; mu counts the rounds that a "
             "site did answer."
         )
-    if private:
-        gaps.append(
-            "The noise of this run is a rehearsal: floating-point numbers from "
-            + ("a recorded seed, which whoever knows it can take off again." if seed is not None
-               else "a pseudo-random generator on the analyst's machine, not drawn at the sites.")
-        )  # fmt: skip
+    if private and noise_caveat:
+        gaps.append(noise_caveat)
     return PrivacyReport(total, tuple(releases), tuple(gaps), certified, by_purpose=purposes)
 
 

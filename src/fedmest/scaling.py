@@ -5,11 +5,12 @@ bought, or (with a caveat) the data's own means and standard deviations. Estimat
 scale at the end.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedmest.federation import Federation
+from fedmest.federation import Bounds, Federation
 from fedmest.methods.base import Server, Setting, Step, rounds
 from fedmest.privacy.gdp import Array
 from fedmest.queries.histogram import Histogram, quantile, significant
@@ -52,18 +53,18 @@ class Scaling:
         return np.concatenate([first, slopes], axis=-1)
 
 
-def from_bounds(federation: Federation, intercept: bool, with_target: bool) -> Scaling:
+def from_bounds(features: Sequence[str], target: str, bounds: Bounds, intercept: bool, with_target: bool) -> Scaling:
     """Declared bounds to about +-2 (indicators to +-1); columns without bounds stay as they are."""
-    scaling = Scaling.none(len(federation.features))
-    for j, name in enumerate(federation.features):
-        if name in federation.bounds:
-            low, high = federation.bounds[name]
+    scaling = Scaling.none(len(features))
+    for j, name in enumerate(features):
+        if name in bounds:
+            low, high = bounds[name]
             half = (high - low) / 2
             scaling.scale[j] = half if (low, high) == (0.0, 1.0) else half / 2
             scaling.centre[j] = (low + high) / 2 if intercept else 0.0
-    if not (with_target and federation.target_name in federation.bounds):
+    if not (with_target and target in bounds):
         return scaling
-    low, high = federation.bounds[federation.target_name]
+    low, high = bounds[target]
     middle = (low + high) / 2 if intercept else 0.0
     return Scaling(scaling.centre, scaling.scale, middle, (high - low) / 4)
 
@@ -79,10 +80,10 @@ def from_data(federation: Federation, y: Array, intercept: bool, with_target: bo
     return Scaling(centre, scale, middle, float(np.sqrt(np.mean((y - middle) ** 2))) or 1.0)
 
 
-def unbounded_columns(federation: Federation, with_target: bool) -> tuple[int, ...]:
+def unbounded_columns(features: Sequence[str], target: str, bounds: Bounds, with_target: bool) -> tuple[int, ...]:
     """Columns that no declared bound covers: 0 for the target, j for feature j (first is 1)."""
-    columns = [j + 1 for j, name in enumerate(federation.features) if name not in federation.bounds]
-    return tuple(([0] if with_target and federation.target_name not in federation.bounds else []) + columns)
+    columns = [j + 1 for j, name in enumerate(features) if name not in bounds]
+    return tuple(([0] if with_target and target not in bounds else []) + columns)
 
 
 def schedule(s: Setting, columns: tuple[int, ...], intercept: bool, mu: float) -> list[Step]:
@@ -134,5 +135,4 @@ def buy(server: Server, steps: list[Step], start: Scaling, columns: tuple[int, .
 
 def _histograms(server: Server, step: Step, theta: Array, edges: Array) -> list[Array]:
     total = server.ask(step, theta, edges=edges).combined().reshape(len(edges), -1)
-    sd = float(np.linalg.norm(server.records[-1].sds[0]))
-    return list(significant(total, sd))
+    return list(significant(total, server.last_noise(0)))

@@ -6,14 +6,14 @@ from itertools import pairwise
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
+from fedmest import scaling as scales
 from fedmest.errors import InputError
-from fedmest.federation import Federation
+from fedmest.federation import Federation, Index
 from fedmest.methods.base import Step
 from fedmest.models import Model
 from fedmest.privacy.gdp import Array
 from fedmest.privacy.noise import Keys, Noise
 from fedmest.queries import Ask, SiteData
-from fedmest.scaling import Scaling
 
 LARGEST_THETA = 1e6
 
@@ -24,22 +24,28 @@ class LocalEngine:
     The noise of a site in a round depends on (seed, site name, round) alone: not on other sites, not on threads.
     """
 
-    def __init__(self, federation: Federation, model: Model, y: Array, intercept: bool, seed: int) -> None:
+    def __init__(self, federation: Federation, model: Model, y: Array, intercept: bool, seed: int,
+                 recorded: bool = False) -> None:  # fmt: skip
         self.federation = federation
         self.model = model
         self.y = y
         self.intercept = intercept
         self.seed = seed
+        source = (
+            "a recorded seed, which whoever knows it can take off again." if recorded
+            else "a pseudo-random generator on the analyst's machine, not drawn at the sites."
+        )  # fmt: skip
+        self.noise_caveat = f"The noise of this run is a rehearsal: floating-point numbers from {source}"
         self.keys: Keys = federation.keys
-        self.rescale(Scaling.none(len(federation.features)))
+        self.rescale(scales.Scaling.none(len(federation.features)))
 
-    def rescale(self, scaling: Scaling) -> None:
+    def rescale(self, scaling: scales.Scaling) -> None:
         """From now on features and target are scaled so."""
         y = scaling.apply_target(self.y)
         rows = self.federation.rows(y, scaling.centre, scaling.scale, self.intercept)
         self.data = SiteData(self.model, rows, self.seed, self.keys)
 
-    def answer(self, number: int, step: Step, ask: Ask) -> Array:
+    def answer(self, number: int, step: Step, ask: Ask) -> tuple[Array, Index]:
         """The replies to round `number`. No site answers at a theta so large that rounding would swallow the noise."""
         if np.isfinite(step.mus).any() and not np.abs(ask.theta).max() <= LARGEST_THETA:
             raise InputError(
@@ -48,9 +54,12 @@ class LocalEngine:
             )
         noise = Noise(self.keys, self.seed, number)
         if self.model.outputs == 1 and self.data.rows.columns < 64:
-            return step.query.answer(self.data, step.sites, ask, step.mus, noise)
+            return step.query.answer(self.data, step.sites, ask, step.mus, noise), step.sites
         with _threads().limit(limits=1, user_api="blas"):  # sites are the parallel unit
-            return step.query.answer(self.data, step.sites, ask, step.mus, noise)
+            return step.query.answer(self.data, step.sites, ask, step.mus, noise), step.sites
+
+    def scaling_of_rows(self) -> scales.Scaling:
+        return scales.from_data(self.federation, self.y, self.intercept, self.model.scales_target)
 
     def paper_bound(self, start: Array) -> float:
         """The paper's rule: the largest over sites of the local 90 % quantile of gradient norms at the start. Leaks."""

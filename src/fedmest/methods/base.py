@@ -3,12 +3,12 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
 
-from fedmest.checkpoint import Checkpoint
+from fedmest.checkpoint import Checkpoint, Kept
 from fedmest.errors import InputError
 from fedmest.federation import Index
 from fedmest.models import Clipping, Model
@@ -78,11 +78,21 @@ class Step:
     sites: Index
     weights: Array
 
+    def only(self, sites: Index) -> "Step":
+        """The step as it went where some sites did not answer: the others stand in for them, by weight."""
+        if len(sites) == len(self.sites):
+            return self
+        there = np.isin(self.sites, sites)
+        weights = self.weights[there]
+        mus = self.mus if self.mus.shape[1] == 1 else self.mus[:, there]
+        return Step(self.query, mus, sites, weights * (self.weights.sum() / weights.sum()))
+
 
 @dataclass
 class Record:
-    """What happened in a round; the accountant reads the step that was executed and the clipping it ran with."""
+    """What happened in a round: who was asked, and pays, who answered, and the clipping it ran with."""
 
+    asked: Step
     step: Step
     clipping: Clipping
     sizes: Array
@@ -104,30 +114,24 @@ class Record:
 
 @dataclass(frozen=True)
 class Replies:
-    """What the sites sent in one round.
+    """What the sites sent in one round, and who they are.
 
-    Of a round that a checkpoint holds only the weighted sum is known. Sites that are asked again repeat themselves to
-    the last bit, as their noise is the same, so that this costs time and no privacy.
+    Of large models a checkpoint holds only the weighted sum. Sites that are asked again repeat themselves to the last
+    bit, as their noise is the same, so that this costs time and no privacy.
     """
 
-    ask_sites: Callable[[], Array]
-    weights: Array
-    stored: Array | None
+    ask_again: Callable[[], Array]
+    sites: Index
+    kept: Kept
 
     @cached_property
     def values(self) -> Array:
         """One row a site that took part."""
-        return self.ask_sites()
-
-    @cached_property
-    def _combined(self) -> Array:
-        if self.stored is not None:
-            return self.stored
-        return np.asarray(np.einsum("i,ij->j", self.weights, self.values))
+        return self.kept.values if self.kept.values is not None else self.ask_again()
 
     def combined(self) -> Array:
         """Weighted sum, in the order of the sites' names whatever order they answered in."""
-        return self._combined
+        return self.kept.combined
 
 
 @dataclass
@@ -136,7 +140,7 @@ class Server:
 
     setting: Setting
     schedule: Sequence[Step]
-    answer: Callable[[int, Step, Ask], Array]
+    answer: Callable[[int, Step, Ask], tuple[Array, Index]]
     clipping: Clipping
     penalty: Array
     records: list[Record] = field(default_factory=list)
@@ -154,9 +158,8 @@ class Server:
         return self.setting.model.start(self.setting.columns, self.setting.seed)
 
     def ask(
-        self, step: Step, theta: Array, *, clipping: Clipping | None = None, drifts: Array | None = None,
-        edges: Array | None = None,
-    ) -> Replies:  # fmt: skip
+        self, step: Step, theta: Array, *, drifts: Array | None = None, edges: Array | None = None
+    ) -> Replies:
         """Put the next step of the schedule to its sites."""
         number = len(self.records)
         if number >= len(self.schedule) or self.schedule[number] is not step:
@@ -166,18 +169,25 @@ class Server:
                 f"the estimate stopped being finite in round {number + 1}: the steps are too long; lower eta, or scale "
                 "the features (declare bounds)"
             )
-        ask = Ask(theta, clipping or self.clipping, self.penalty, drifts, edges)
-        stored = self.checkpoint.load(number) if self.checkpoint is not None else None
-        replies = Replies(partial(self.answer, number, step, ask), step.weights, stored)
-        floats_up = len(stored) if stored is not None else replies.values.shape[1]
-        if self.checkpoint is not None and stored is None:
-            self.checkpoint.save(number, replies.combined())
-        everyone = len(step.sites) == len(self.sizes)
-        sizes = self.sizes if everyone else self.sizes[step.sites]
-        self.records.append(Record(step, ask.clipping, sizes, floats_up, ask.floats_down))
+        ask = Ask(theta, step.query.clipping(self.clipping, self.setting.model), self.penalty, drifts, edges)
+        kept = self.checkpoint.load(number) if self.checkpoint is not None else None
+        done = step.only(kept.sites) if kept is not None else step
+        if kept is None:
+            values, sites = self.answer(number, step, ask)
+            done = step.only(sites)
+            kept = Kept(np.einsum("i,ij->j", done.weights, values), sites, values)
+            if self.checkpoint is not None:
+                self.checkpoint.save(number, kept)
+        sizes = self.sizes if len(done.sites) == len(self.sizes) else self.sizes[done.sites]
+        self.records.append(Record(step, done, ask.clipping, sizes, len(kept.combined), ask.floats_down))
         if self.on_round is not None:
             self.on_round(len(self.records), len(self.schedule))
-        return replies
+        return Replies(lambda: self.answer(number, step, ask)[0], done.sites, kept)
+
+    def last_noise(self, release: int) -> float:
+        """Standard deviation of the noise in each number that the last round's replies added up to."""
+        record = self.records[-1]
+        return float(np.linalg.norm(record.step.weights * record.sds[release]))
 
     def note(self, theta: Array) -> Array:
         """Keep an iterate for `Result.history` (of large models only the last) and hand it back."""

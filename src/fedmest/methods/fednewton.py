@@ -17,7 +17,7 @@ sites, their noise sets how far the directions of little curvature are trusted. 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -112,10 +112,9 @@ def steps_by_features(server: Server, steps: Sequence[Step], theta: Array, lambd
     """Newton steps in which the cap of the curvature, bought by the first of `steps`, stands for the curvature."""
     model, columns = server.setting.model, server.setting.columns
     cap = model.curvature_cap or 1.0
-    longest = server.clipping.bound / model.first_residual()  # |x| where the score at zero is at its bound
-    moments = server.ask(steps[0], theta, clipping=replace(server.clipping, bound=longest)).combined()
+    moments = server.ask(steps[0], theta).combined()
     curvature = cap * from_triangle(moments, columns) + np.diag(server.penalty[0])
-    inverse = floored_inverse(curvature, max(lambda_min, cap * _noise_of_last(server, 0, columns)))
+    inverse = floored_inverse(curvature, max(lambda_min, cap * spectral_noise(server.last_noise(0), columns)))
     move = np.zeros_like(theta)
     for step in steps[1:]:
         gradient = server.ask(step, theta).combined().reshape(theta.shape)
@@ -124,15 +123,9 @@ def steps_by_features(server: Server, steps: Sequence[Step], theta: Array, lambd
     return theta
 
 
-def _noise_of_last(server: Server, release: int, size: int) -> float:
-    """Spectral norm to expect of the averaged noise in a matrix of the last round."""
-    record = server.records[-1]
-    return spectral_noise(float(np.linalg.norm(record.step.weights * record.sds[release])), size)
-
-
 def direction_from_parts(server: Server, parts: Array, lambda_min: float) -> Array:
     """The Newton direction from averaged parts, eigenvalues floored at the size of the noise of the last round."""
     size = server.setting.shape[0] * server.setting.shape[1]
-    floor = max(lambda_min, _noise_of_last(server, 1, size))
+    floor = max(lambda_min, spectral_noise(server.last_noise(1), size))
     basis = server.setting.model.contrasts(server.setting.columns)
     return newton_direction(parts[:size], from_triangle(parts[size:], size), floor, basis)

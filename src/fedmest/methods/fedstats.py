@@ -34,8 +34,7 @@ class FedStats(Method):
         d = server.setting.columns
         replies = server.ask(steps[0], np.zeros((1, d)))
         moments = from_triangle(replies.combined(), d + 1)
-        record = server.records[-1]
-        noise = spectral_noise(float(np.linalg.norm(record.step.weights * record.sds[0])), d)
+        noise = spectral_noise(server.last_noise(0), d)
         curvature = moments[:d, :d] + np.diag(server.penalty[0])
         theta = newton_direction(moments[:d, d], curvature, max(self.lambda_min, noise), None)
         return server.note(theta[None])

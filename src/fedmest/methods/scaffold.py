@@ -29,8 +29,10 @@ class Scaffold(FedAvg):
             common = np.einsum("i,icj->cj", share, variates)
             drifts = common - variates[step.sites]
             replies = server.ask(step, theta, drifts=drifts)
-            local = replies.values.reshape(len(step.sites), *s.shape)
-            variates[step.sites] = (theta - local) / (self.K * eta) - drifts
+            answered = replies.sites
+            local = replies.values.reshape(len(answered), *s.shape)
+            given = drifts[np.isin(step.sites, answered)]
+            variates[answered] = (theta - local) / (self.K * eta) - given
             theta = server.note((1 - self.server_eta) * theta + self.server_eta * replies.combined().reshape(s.shape))
         return theta
 

@@ -50,6 +50,10 @@ class Model:
     outputs = 1
     classes: tuple[Any, ...] = ()
 
+    def set_classes(self, classes: tuple[Any, ...]) -> None:
+        """What the target may be, where it is a class: from here on the model knows its shape."""
+        self.classes = classes
+
     @property
     def identity(self) -> str:
         """What two fits must have in common to be fits of one model, as text."""

@@ -5,6 +5,7 @@ zero and moves along scores, which sum to zero over classes, so the estimate is 
 """
 
 import math
+from typing import Any
 
 import numba as nb
 import numpy as np
@@ -142,9 +143,12 @@ class Multinomial(GLM):
                 f"target {federation.target_name!r} has {len(classes)} distinct values; the multinomial model takes "
                 "at most 1000 classes (is this a number to predict with the linear or poisson model?)"
             )
-        self.classes = tuple(c.item() if hasattr(c, "item") else c for c in classes)
-        self.outputs = len(classes)
+        self.set_classes(tuple(c.item() if hasattr(c, "item") else c for c in classes))
         return codes.astype(float)
+
+    def set_classes(self, classes: tuple[Any, ...]) -> None:
+        super().set_classes(classes)
+        self.outputs = len(classes)
 
     def contrasts(self, columns: int) -> Array:
         centred = np.eye(self.outputs) - 1.0 / self.outputs

@@ -75,6 +75,10 @@ class Query:
         """(releases, sites) for sites with n rows each; for releases on half the rows n is still the site's all."""
         raise NotImplementedError
 
+    def clipping(self, clipping: Clipping, model: Model) -> Clipping:
+        """The clipping that this query works with, in a run with that one."""
+        return clipping
+
     def noise_sds(self, n: Array, clipping: Clipping, mus: Array) -> Array:
         """Standard deviations (releases, sites) at prices `mus` (releases, sites or 1)."""
         if not (mus > 0).all():  # NaN must not pass for "no noise"

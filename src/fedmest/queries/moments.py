@@ -1,13 +1,13 @@
 """Second moments: the mean of z z', each row's z held to |z| <= R."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
 from fedmest.federation import Index
-from fedmest.models import Clipping
+from fedmest.models import Clipping, Model
 from fedmest.privacy.gdp import Array
 from fedmest.privacy.noise import Noise
 from fedmest.queries.base import Ask, Query, Release, SiteData
@@ -22,7 +22,8 @@ class Moments(Query):
 
     of="records": z = (x, y), the sufficient statistics of linear regression. of="features": z is what the model's
     linear predictor is linear in, x itself or the last hidden layer of a network; times `Model.curvature_cap` it bounds
-    the curvature at every theta. R is the bound of the clipping; longer rows are shrunk to length R.
+    the curvature at every theta. R is the bound of the clipping; longer rows are shrunk to length R. For features it is
+    the length at which the score at theta = 0 meets the run's bound.
     """
 
     of: Literal["records", "features"] = "records"
@@ -31,6 +32,9 @@ class Moments(Query):
 
     def releases(self) -> tuple[Release, ...]:
         return (Release("second moments of features" + (" and target" if self.of == "records" else "")),)
+
+    def clipping(self, clipping: Clipping, model: Model) -> Clipping:
+        return clipping if self.of == "records" else replace(clipping, bound=clipping.bound / model.first_residual())
 
     def sensitivity(self, n: Array, clipping: Clipping) -> Array:
         return (math.sqrt(2.0) * clipping.bound**2 / n)[None]
