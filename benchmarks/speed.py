@@ -24,7 +24,7 @@ from threadpoolctl import threadpool_limits
 import fedmest as fm
 from fedmest.models import Clipping, model_named
 from fedmest.privacy.gdp import Array
-from fedmest.privacy.noise import Noise
+from fedmest.privacy.noise import SeededNoise
 from fedmest.queries import Ask, Descent, Gradient, SiteData
 
 
@@ -132,7 +132,7 @@ def descent_job(model: str, m: int, n: int, d: int, classes: int = 1) -> tuple[A
     theta = np.zeros((glm.outputs, d))
     bound = float(np.quantile(glm.score_norms(rows, theta), 0.9))
     ask = Ask(theta, Clipping("consistent", bound), np.zeros_like(theta))
-    noise = Noise(fed.keys, 1, 0)
+    noise = SeededNoise(fed.keys, 1, 0)
     everyone = np.arange(m)
 
     def run(steps: int) -> object:
@@ -185,7 +185,7 @@ def round_table(repeats: int) -> None:
     data = SiteData(glm, fed.rows(glm.target(fed), np.zeros(d - 1), np.ones(d - 1), True))
     theta = np.full((1, d), 0.1)
     ask = Ask(theta, Clipping("consistent", 2.0), np.zeros_like(theta))
-    noise = Noise(fed.keys, 1, 0)
+    noise = SeededNoise(fed.keys, 1, 0)
     A, y = data.rows.matrix(), data.rows.y
     offsets = data.rows.offsets
 

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, settings
 import fedmest as fm
 from fedmest.federation import Rows, tile_rows
 from fedmest.models import GLM, model_named
-from fedmest.privacy.noise import Noise, site_keys
+from fedmest.privacy.noise import SeededNoise, site_keys
 from fedmest.queries import Query
 
 _QUIET = {"deadline": None, "suppress_health_check": list(HealthCheck)}
@@ -103,8 +103,8 @@ def no_prices(query: Query) -> np.ndarray:
     return np.full((len(query.releases()), 1), np.inf)
 
 
-def noise_of(sites: int, seed: int = 0, number: int = 0) -> Noise:
-    return Noise(site_keys(np.array([str(i) for i in range(sites)], dtype=object)), seed, number)
+def noise_of(sites: int, seed: int = 0, number: int = 0) -> SeededNoise:
+    return SeededNoise(site_keys(np.array([str(i) for i in range(sites)], dtype=object)), seed, number)
 
 
 def mean(model: str, eta: np.ndarray) -> np.ndarray:

@@ -18,7 +18,7 @@ from scipy import stats
 from conftest import ALL_MODELS, glm, no_prices, noise_of, pack
 from fedmest.models import GLM, Clipping
 from fedmest.models.poisson import NORMAL, cut_moments
-from fedmest.privacy.noise import Noise
+from fedmest.privacy.noise import SeededNoise
 from fedmest.queries import Ask, Descent, Gradient, Histogram, Moments, NewtonParts, Query, SiteData
 from fedmest.queries.histogram import SCORE_GRID
 
@@ -196,7 +196,7 @@ def test_k_local_steps_are_k_single_steps_each_with_noise_of_its_own(case: Case,
     to.
     """
 
-    class Later(Noise):
+    class Later(SeededNoise):
         """The noise of local step k, for a query of one step."""
 
         k = 0

@@ -15,7 +15,7 @@ from fedmest.methods.base import rounds
 from fedmest.models import Clipping, model_named
 from fedmest.privacy import gdp
 from fedmest.privacy.budget import FLOOR, split, step_shares
-from fedmest.privacy.noise import Noise, add_normals, philox, seed_word, site_keys
+from fedmest.privacy.noise import SeededNoise, add_normals, philox, seed_word, site_keys
 from fedmest.queries import (
     Ask,
     Descent,
@@ -412,8 +412,8 @@ def test_the_noise_of_a_site_does_not_depend_on_who_else_is_there() -> None:
     assert keys[1] == alone[0]
     assert len(set(keys.tolist())) == 3
     some, all_ = np.zeros((1, 9)), np.zeros((3, 9))
-    Noise(alone, 7, 4).add(some, np.ones(1), np.array([0]))
-    Noise(keys, 7, 4).add(all_, np.ones(3), np.arange(3))
+    SeededNoise(alone, 7, 4).add(some, np.ones(1), np.array([0]))
+    SeededNoise(keys, 7, 4).add(all_, np.ones(3), np.arange(3))
     np.testing.assert_array_equal(some[0], all_[1])
 
 
@@ -422,10 +422,10 @@ def test_noise_of_many_values_equals_the_noise_of_each_site_alone() -> None:
     keys = site_keys(np.array([str(i) for i in range(600)], dtype=object))
     sites = np.arange(600)
     many = np.zeros((600, 50))
-    Noise(keys, 1, 0).add(many, np.full(600, 2.0), sites)
+    SeededNoise(keys, 1, 0).add(many, np.full(600, 2.0), sites)
     for i in (0, 299, 599):
         one = np.zeros((1, 50))
-        Noise(keys, 1, 0).add(one, np.array([2.0]), sites[i : i + 1])
+        SeededNoise(keys, 1, 0).add(one, np.array([2.0]), sites[i : i + 1])
         np.testing.assert_array_equal(many[i], one[0])
 
 

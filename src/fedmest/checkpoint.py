@@ -48,7 +48,7 @@ class Checkpoint:
         head = self.folder / "fit.json"
         mark = hashlib.blake2b(identity.encode(), digest_size=16).hexdigest()
         if not head.exists():
-            self._write(head, lambda file: file.write(json.dumps({"fit": mark, "word": word}).encode()))
+            write_all(head, lambda file: file.write(json.dumps({"fit": mark, "word": word}).encode()))
         stored = json.loads(head.read_text(encoding="utf-8"))
         if stored["fit"] != mark:
             self.lock.close()
@@ -76,21 +76,22 @@ class Checkpoint:
         arrays: dict[str, Any] = {"combined": kept.combined, "sites": kept.sites}
         if kept.values is not None and kept.values.size <= LARGEST_KEPT:
             arrays["values"] = kept.values
-        self._write(self._path(number), lambda file: np.savez(file, **arrays))
+        write_all(self._path(number), lambda file: np.savez(file, **arrays))
 
     def _path(self, number: int) -> Path:
         return self.folder / f"round-{number + 1:05d}.npz"
 
-    def _write(self, path: Path, write: Callable[[BinaryIO], object]) -> None:
-        """All of the file or nothing, whenever the process ends."""
-        partial = path.with_suffix(".partial")
-        with partial.open("wb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-        place = os.open(self.folder, os.O_RDONLY)
-        try:
-            os.fsync(place)  # or the name could be lost with the power
-        finally:
-            os.close(place)
+
+def write_all(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """All of the file or nothing, whenever the process ends."""
+    partial = path.with_suffix(".partial")
+    with partial.open("wb") as file:
+        write(file)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+    place = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(place)  # or the name could be lost with the power
+    finally:
+        os.close(place)

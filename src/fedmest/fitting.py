@@ -18,6 +18,7 @@ from fedmest.checkpoint import Checkpoint
 from fedmest.engines import Engine, LocalEngine
 from fedmest.errors import InputError
 from fedmest.federation import Federation
+from fedmest.inputs import LARGEST_FEATURE
 from fedmest.methods import Record, Server, method_named
 from fedmest.models import Clipping, Model, model_named
 from fedmest.privacy.gdp import Array
@@ -26,8 +27,6 @@ from fedmest.privacy.statement import PrivacyReport, ReleaseRecord, account
 from fedmest.queries.histogram import SCORE_GRID, main_body, quantile
 from fedmest.result import Communication, Result
 from fedmest.terms import Terms, Wishes
-
-LARGEST_FEATURE = 1e100
 
 
 def fit(

@@ -20,6 +20,7 @@ from fedmest.privacy.gdp import Array
 MISSING = ("error", "drop")
 DEGENERATE = ("error", "keep")
 MOST_LEVELS = 100  # of a text column; more is a name or a free text, not a category
+LARGEST_FEATURE = 1e100  # squares of sums of these are still numbers
 MOSTLY_NUMBERS = 0.8  # of a text column's levels: then the rest are slips of the pen
 SCHEMA_KEYS = {"target": str, "site": str, "model": str, "features": list, "ignore": list, "bounds": dict}
 
@@ -37,7 +38,7 @@ _HOW_TO_IGNORE = "leave it out with --ignore (in Python: ignore=[...])"
 def read_frame(path: str | Path) -> pd.DataFrame:
     """A CSV (.csv, .tsv, also compressed: .csv.gz) or Parquet (.parquet, .pq) file as a data frame."""
     path = Path(path)
-    _check_file(path, "a CSV or Parquet file")
+    check_file(path, "a CSV or Parquet file")
     suffixes = [s.lower() for s in path.suffixes]
     try:
         if suffixes and suffixes[-1] in {".parquet", ".pq"}:
@@ -77,7 +78,7 @@ def _read_text(path: Path, separator: str) -> pd.DataFrame:
 def read_schema(path: str | Path) -> dict[str, Any]:
     """What a TOML file says: `target`, `site`, `model`, `features`, `ignore`, `[bounds] age = [0, 100]`."""
     path = Path(path)
-    _check_file(path, "a TOML file")
+    check_file(path, "a TOML file")
     try:
         schema = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -95,7 +96,7 @@ def read_schema(path: str | Path) -> dict[str, Any]:
     return schema
 
 
-def _check_file(path: Path, wanted: str) -> None:
+def check_file(path: Path, wanted: str) -> None:
     if path.is_dir():
         raise InputError(f"{path} is a folder; name {wanted}")
     if not path.exists():

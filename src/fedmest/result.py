@@ -93,9 +93,19 @@ class Result:
             f"{self.settings['n_rows']:,} rows at {self.settings['n_sites']:,} sites; "
             f"{self.communication.rounds} rounds, {self.communication.bytes:,} bytes; seed {self.settings['seed']}"
         )
-        lines = [title, facts, "", *self.table(), ""]
+        lines = [title, facts, *self._network(), "", *self.table(), ""]
         lines += textwrap.wrap(self.privacy.statement(), 100)
         return "\n".join(lines)
+
+    def _network(self) -> list[str]:
+        """What the network did, a line a round, and what went wrong on it."""
+        network = self.settings.get("network", {"rounds": [], "incidents": []})
+        lines = [
+            f"round {r['round']}: {r['query']}, {r['answered']} of {r['asked']} sites, {r['seconds']:.1f} s, "
+            f"{r['bytes_down'] + r['bytes_up']:,} bytes"
+            for r in network["rounds"]
+        ]
+        return lines + [f"round {i['round']}: {i['site']} {i['what']}" for i in network["incidents"]]
 
     def table(self) -> list[str]:
         """The coefficient table, a line each; of a network, how many parameters it has."""

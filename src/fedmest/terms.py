@@ -234,7 +234,7 @@ class Terms:
     def from_json(text: str) -> "Terms":
         """Terms that someone else wrote, checked as if we had; an InputError where they make no sense."""
         try:
-            given = json.loads(text)
+            given = json.loads(text, parse_constant=_no_number)
             model = model_named(given["model"])
             model.set_classes(tuple(given["classes"]))
             names = np.array(_texts(given["sites"]), dtype=object)
@@ -244,17 +244,21 @@ class Terms:
             wishes, options, seed = Wishes(**given["wishes"]), dict(given["options"]), _whole(given["seed"])
             if not len(names) == len(sizes) > 0 or len(set(names)) < len(names):
                 raise ValueError("one size a site, and one name")
+            return Terms.agree(facts, model, str(given["method"]), given["mu"], wishes, options, seed)
         except InputError:
             raise
-        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
             raise InputError(f"the terms cannot be read: {type(error).__name__}: {error}") from None
-        return Terms.agree(facts, model, str(given["method"]), given["mu"], wishes, options, seed)
 
 
 def _texts(values: Sequence[Any]) -> list[str]:
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
         raise ValueError("a list of texts is needed")
     return values
+
+
+def _no_number(text: str) -> None:
+    raise ValueError(f"{text} is no number")
 
 
 def _whole(value: Any) -> int:

@@ -12,7 +12,7 @@ from fedmest.federation import Federation, Index
 from fedmest.methods.base import Step
 from fedmest.models import Model
 from fedmest.privacy.gdp import Array
-from fedmest.privacy.noise import Keys, Noise
+from fedmest.privacy.noise import Keys, SeededNoise
 from fedmest.queries import Ask, SiteData
 
 LARGEST_THETA = 1e6
@@ -52,7 +52,7 @@ class LocalEngine:
                 f"round {number + 1}: sites refuse coefficients beyond {LARGEST_THETA:g}; scale the features (declare "
                 "bounds) or lower eta"
             )
-        noise = Noise(self.keys, self.seed, number)
+        noise = SeededNoise(self.keys, self.seed, number)
         if self.model.outputs == 1 and self.data.rows.columns < 64:
             return step.query.answer(self.data, step.sites, ask, step.mus, noise), step.sites
         with _threads().limit(limits=1, user_api="blas"):  # sites are the parallel unit

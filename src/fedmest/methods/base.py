@@ -169,7 +169,8 @@ class Server:
                 f"the estimate stopped being finite in round {number + 1}: the steps are too long; lower eta, or scale "
                 "the features (declare bounds)"
             )
-        ask = Ask(theta, step.query.clipping(self.clipping, self.setting.model), self.penalty, drifts, edges)
+        clipping = step.query.clipping(self.clipping, self.setting.model)
+        ask = Ask(theta, clipping, self.penalty, drifts, edges, self.clipping.bound)
         kept = self.checkpoint.load(number) if self.checkpoint is not None else None
         done = step.only(kept.sites) if kept is not None else step
         if kept is None:

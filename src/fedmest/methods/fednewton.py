@@ -31,6 +31,7 @@ from fedmest.queries.newton import floored_inverse, from_triangle, newton_direct
 
 MANY_PARAMETERS = 500  # where "auto" turns to the features
 MOMENTUM = 0.7  # over steps through the features' moments; heavy ball
+MOST_LOCAL_STEPS = 30_000
 TIME_CONSTANTS = 3  # more local steps bring the start no closer than noise lets them; the Newton step does the rest
 
 
@@ -70,7 +71,11 @@ class FedNewton(Method):
                 *rounds(s, [Moments("features")], np.ones((1, 1)), float(bought)),
                 *rounds(s, [Gradient()] * self.steps, even, float(spent)),
             ]
-        steps = self.K or max(1, round(TIME_CONSTANTS / (self.eta * s.model.typical_curvature)))
+        wanted = self.K or TIME_CONSTANTS / max(self.eta * s.model.typical_curvature, 1e-300)
+        if not wanted <= MOST_LOCAL_STEPS:
+            raise InputError(f"method 'fednewton': eta={self.eta:g} takes {wanted:.3g} local steps, more than "
+                             f"{MOST_LOCAL_STEPS:,}; raise it, or set K")  # fmt: skip
+        steps = max(1, round(wanted))
         local = step_shares(steps, s.schedule, s.damping(self.eta))[None]
         first = Descent(steps, self.eta, "first" if self.split else "all")
         second: Query

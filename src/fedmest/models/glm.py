@@ -11,7 +11,7 @@ from fedmest.federation import Federation, Index, Rows
 from fedmest.models import kernels
 from fedmest.models.base import Clipping, Model
 from fedmest.privacy.gdp import Array
-from fedmest.privacy.noise import Noise
+from fedmest.privacy.noise import Noise, SeededNoise
 
 
 class GLM(Model):
@@ -42,9 +42,18 @@ class GLM(Model):
         drifts: Array, sds: Array, factors: Array, noise: Noise,
     ) -> Array:  # fmt: skip
         out = np.empty((len(sites), self.outputs, rows.columns))
+        starts, drifts = _stack(thetas), _stack(drifts)
+        if not isinstance(noise, SeededNoise):  # which alone compiled loops can draw
+            for i, site in enumerate(sites):
+                out[i] = starts[i % len(starts)]
+                for k in range(steps):
+                    move = -eta * self.mean_scores(rows, sites[i : i + 1], out[i], clipping, 0.0 * penalty)[0]
+                    noise.add_step(move.reshape(-1), float(sds[i] * factors[k, i % factors.shape[1]]), int(site), k)
+                    out[i] += move - eta * (penalty * out[i] + drifts[i % len(drifts)])
+            return out
         kernels.local_descents(
-            self.residual, rows.packed, rows.y, rows.norms, rows.offsets, rows.columns, sites, _stack(thetas), steps,
-            eta, clipping.bound, clipping.consistent, penalty, _stack(drifts), sds, factors, noise.keys,
+            self.residual, rows.packed, rows.y, rows.norms, rows.offsets, rows.columns, sites, starts, steps,
+            eta, clipping.bound, clipping.consistent, penalty, drifts, sds, factors, noise.keys,
             np.uint64(noise.seed), noise.stream(), out,
         )  # fmt: skip
         return out

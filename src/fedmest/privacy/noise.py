@@ -9,6 +9,7 @@ import hashlib
 import math
 import secrets
 from dataclasses import dataclass
+from typing import Protocol
 
 import numba as nb
 import numpy as np
@@ -105,8 +106,19 @@ def random_ranks(offsets: npt.NDArray[np.int64], keys: Keys, seed: int) -> npt.N
     return values
 
 
+class Noise(Protocol):
+    """What a query may do to what it has computed, and the only way in which anything leaves a site."""
+
+    def add(self, values: npt.NDArray[np.float64], sds: npt.NDArray[np.float64], sites: npt.NDArray[np.int64],
+            release: int = 0) -> None:  # fmt: skip
+        """values[i] += sds[i] Z_i, Z_i the standard normals of site sites[i] for this release."""
+
+    def add_step(self, values: npt.NDArray[np.float64], sd: float, site: int, step: int) -> None:
+        """values += sd Z, Z the standard normals of a site's local step."""
+
+
 @dataclass(frozen=True)
-class Noise:
+class SeededNoise:
     """The noise of one round: site keys, seed, and the number of the round."""
 
     keys: Keys
@@ -121,11 +133,10 @@ class Noise:
 
     def add(self, values: npt.NDArray[np.float64], sds: npt.NDArray[np.float64], sites: npt.NDArray[np.int64],
             release: int = 0) -> None:  # fmt: skip
-        """values[i] += sds[i] Z_i, Z_i the standard normals of site sites[i] for this release."""
         _add_by_site(values, sds, sites, self.keys, np.uint64(self.seed), self.stream(release))
 
     def add_step(self, values: npt.NDArray[np.float64], sd: float, site: int, step: int) -> None:
-        """values += sd Z, Z the standard normals of a site's local step; the same as in the compiled loops."""
+        """The same as in the compiled loops."""
         if sd > 0.0:
             add_normals(values, sd, self.keys[site], np.uint64(self.seed), self.stream(step))
 

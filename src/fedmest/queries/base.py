@@ -28,6 +28,7 @@ class Ask:
     penalty: Array
     drifts: Array | None = None
     edges: Array | None = None
+    bound: float = np.inf  # of the run; the clipping is what the query makes of it
 
     @property
     def floats_down(self) -> int:
@@ -78,6 +79,10 @@ class Query:
     def clipping(self, clipping: Clipping, model: Model) -> Clipping:
         """The clipping that this query works with, in a run with that one."""
         return clipping
+
+    def reply_size(self, ask: Ask, columns: int) -> int:
+        """Floats in one site's reply."""
+        return ask.theta.size
 
     def noise_sds(self, n: Array, clipping: Clipping, mus: Array) -> Array:
         """Standard deviations (releases, sites) at prices `mus` (releases, sites or 1)."""

@@ -43,6 +43,10 @@ class Histogram(Query):
     def sensitivity(self, n: Array, clipping: Clipping) -> Array:
         return np.full((1, len(n)), math.sqrt(2.0 * self.groups))
 
+    def reply_size(self, ask: Ask, columns: int) -> int:
+        assert ask.edges is not None
+        return self.groups * (int(ask.edges.shape[1]) + 1)
+
     def answer(self, data: SiteData, sites: Index, ask: Ask, mus: Array, noise: Noise) -> Array:
         edges = ask.edges
         assert edges is not None

@@ -39,6 +39,10 @@ class Moments(Query):
     def sensitivity(self, n: Array, clipping: Clipping) -> Array:
         return (math.sqrt(2.0) * clipping.bound**2 / n)[None]
 
+    def reply_size(self, ask: Ask, columns: int) -> int:
+        size = columns + (self.of == "records")
+        return size * (size + 1) // 2
+
     def answer(self, data: SiteData, sites: Index, ask: Ask, mus: Array, noise: Noise) -> Array:
         moments = np.stack([_mean_square(self._rows(data, site, ask.theta), ask.clipping.bound) for site in sites])
         replies = to_triangle(moments)

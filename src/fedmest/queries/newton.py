@@ -45,6 +45,9 @@ class NewtonParts(Query):
         curvature = math.sqrt(2.0) * clipping.curvature / half_size(n, self.parts[1])
         return np.stack([gradient, curvature])
 
+    def reply_size(self, ask: Ask, columns: int) -> int:
+        return ask.theta.size + ask.theta.size * (ask.theta.size + 1) // 2
+
     def answer(self, data: SiteData, sites: Index, ask: Ask, mus: Array, noise: Noise) -> Array:
         gradient_rows, curvature_rows = data.part(self.parts[0]), data.part(self.parts[1])
         scores = data.model.mean_scores(gradient_rows, sites, ask.theta, ask.clipping, ask.penalty)

@@ -1,0 +1,109 @@
+"""The server's side of a study on a Flower network; `fedmest deploy init` writes a project that names its app.
+
+Flower's strategies train and evaluate in turns. A study asks what its schedule says, each round something else, so it
+drives the grid itself.
+"""
+
+import json
+import logging
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
+from flwr.serverapp import Grid, ServerApp
+
+from fedmest.deploy import FAULT, RESULT
+from fedmest.engines.remote import TooFewSites, run_study
+from fedmest.errors import InputError
+from fedmest.proposal import Proposal
+from fedmest.site import wire
+from fedmest.site.serve import Lines
+
+log = logging.getLogger("fedmest.server")
+
+server_app = ServerApp()
+
+
+class FlowerNetwork:
+    """Requests and replies as Flower messages. A site goes by the name that its key was registered under."""
+
+    def __init__(self, grid: Grid) -> None:
+        self.grid = grid
+        self.number = 0
+
+    def discover(self, request: bytes, timeout: float) -> list[bytes]:
+        nodes = self._nodes()
+        found = []
+        for name, body in self._send(dict.fromkeys(nodes.values(), request), timeout, nodes).items():
+            try:
+                claimed = wire.unpack(body)[0].get("site")
+            except wire.Malformed:
+                continue
+            if claimed == name:
+                found.append(body)
+            else:
+                log.warning("incident", extra={"facts": {"site": name, "what": f"its vault is named {claimed!r}"}})
+        return found
+
+    def exchange(self, requests: dict[str, bytes], timeout: float) -> dict[str, bytes]:
+        nodes = self._nodes()
+        there = {nodes[name]: body for name, body in requests.items() if name in nodes}
+        return self._send(there, timeout, nodes)
+
+    def _nodes(self) -> dict[str, int]:
+        """Sites that are connected now."""
+        return {str(node.name): int(node.node_id) for node in self.grid.get_nodes() if node.name}
+
+    def _send(self, bodies: dict[int, bytes], timeout: float, nodes: dict[str, int]) -> dict[str, bytes]:
+        self.number += 1
+        messages = [
+            Message(content=RecordDict({"fedmest": ConfigRecord({"body": body})}), dst_node_id=node,
+                    message_type=MessageType.TRAIN, group_id=str(self.number))
+            for node, body in bodies.items()
+        ]  # fmt: skip
+        names = {node: name for name, node in nodes.items()}
+        replies: dict[str, bytes] = {}
+        for message in self.grid.send_and_receive(messages, timeout=timeout):
+            name = names.get(message.metadata.src_node_id)
+            if name is None or message.has_error():
+                continue
+            try:
+                body = message.content["fedmest"]["body"]
+            except KeyError:
+                body = b""
+            replies[name] = bytes(body) if isinstance(body, bytes) else b""
+        return replies
+
+
+@server_app.main()
+def serve(grid: Grid, context: Context) -> None:
+    """Run the study of the run configuration; the result, or what went wrong, is written to its folder."""
+    logger = logging.getLogger("fedmest")
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(Lines())
+    logger.handlers, logger.propagate = [handler], False
+    logger.setLevel(logging.INFO)
+    folder = Path(str(context.run_config["folder"]))
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / FAULT).unlink(missing_ok=True)
+    try:
+        proposal = Proposal.of(*_study(str(context.run_config["study"])))
+        result = run_study(proposal, FlowerNetwork(grid), folder)
+    except (InputError, TooFewSites) as fault:
+        (folder / FAULT).write_text(f"{fault}\n", encoding="utf-8")
+        log.error("stopped", extra={"facts": {"why": str(fault)}})
+        raise SystemExit(1) from None
+    content = {**result.as_dict(), "summary": result.summary()}
+    (folder / RESULT).write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def _study(text: str) -> tuple[dict[str, Any], str]:
+    """A study as JSON, or the name of a TOML file at the server, and how to speak of it."""
+    if text.lstrip().startswith("{"):
+        return json.loads(text), "the study"
+    try:
+        return tomllib.loads(Path(text).read_text(encoding="utf-8")), text
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise InputError(f"the study {text} cannot be read: {error}") from None

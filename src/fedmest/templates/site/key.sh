@@ -1,0 +1,7 @@
+#!/bin/sh
+# Once: this site's key.   sh key.sh
+# key.pub goes to the server; key stays here.
+set -eu
+cd "$(dirname "$0")"
+ssh-keygen -q -t ecdsa -b 384 -N "" -C "@name@" -f key
+echo "sites/@name@/key.pub is for the server"
