@@ -6,10 +6,12 @@ kernel does it should the test process itself be killed.
 """
 
 import contextlib
+import importlib.util
 import itertools
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -137,10 +139,32 @@ def why_not_as(user: str) -> str | None:
     return None if tried.returncode == 0 else f"{user} cannot import the packages: {tried.stderr.strip()[-200:]}"
 
 
-def _as_user(user: str | None) -> list[str]:
-    """A prefix that ends the command with its parent, and runs it as `user` with no group but the user's own."""
+def _as_user(user: str | None, *paths: Path) -> list[str]:
+    """A prefix that ends the command with its parent, and runs it as `user` with no group but the user's own.
+
+    The interpreter, the packages and `paths` may lie below folders that the user cannot enter (/root, a private
+    checkout). In a mount namespace of its own such a folder is covered by one that holds nothing but these paths, so
+    that no permission of the machine has to change and nothing else comes into reach.
+    """
     prefix = ["setpriv", "--pdeathsig=KILL"]
-    return prefix if user is None else [*prefix, f"--reuid={user}", f"--regid={_group(user)}", "--clear-groups"]
+    if user is None:
+        return prefix
+    package = importlib.util.find_spec("fedmest")
+    assert package is not None and package.origin is not None
+    hidden: dict[Path, list[Path]] = {}
+    for path in (Path(sys.prefix), Path(sys.base_prefix), Path(package.origin).parents[1], *paths):
+        path = path.resolve()
+        if closed := next((up for up in reversed(path.parents) if not up.stat().st_mode & 0o001), None):
+            hidden.setdefault(closed, []).append(path)
+    lines = ["set -e"]
+    for closed, shown in hidden.items():
+        lines.append("mount -t tmpfs -o mode=755 view /mnt")
+        for path in shown:
+            place = shlex.quote(f"/mnt/{path.relative_to(closed)}")
+            lines += [f"mkdir -p {place}", f"mount --bind {shlex.quote(str(path))} {place}"]
+        lines.append(f"mount --rbind /mnt {shlex.quote(str(closed))}")
+    view = ["unshare", "--mount", "sh", "-c", "\n".join([*lines, 'exec "$@"']), "sh"]
+    return [*view, *prefix, f"--reuid={user}", f"--regid={_group(user)}", "--clear-groups"]
 
 
 def _group(user: str) -> str:
@@ -222,8 +246,9 @@ class Run:
 class FlowerNetwork:
     """`with FlowerNetwork(tmp_path, {"north": socket}) as network: network.run(app_dir, {"rounds": 2})`.
 
-    `user` is whom the SuperNodes run as (their keys and homes are then outside `folder`, which that user may not be
-    able to enter); `proxy` puts nginx between them and the SuperLink; `environment` is added to every process's.
+    `user` is whom the SuperNodes run as: their keys and homes are then outside `folder`, which that user may not be
+    able to enter, and the folders of the sockets are shown to them (with their own permissions). `proxy` puts nginx
+    between them and the SuperLink; `environment` is added to every process's.
     """
 
     folder: Path
@@ -235,14 +260,18 @@ class FlowerNetwork:
     def __post_init__(self) -> None:
         self.folder = Path(self.folder)
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.homes = {name: self.folder / name for name in self.sites}
-        self.ca, self.certificate, self.key = (self.folder / name for name in ("ca.crt", "server.crt", "server.key"))
+        self.site_root = self.folder
+        if self.user is not None:
+            self.site_root = Path(tempfile.mkdtemp(prefix="fedmest-sites-"))
+            self.site_root.chmod(0o755)
+        self.homes = {name: self.site_root / name for name in self.sites}
+        self.ca = self.site_root / "ca.crt"
+        self.certificate, self.key = self.folder / "server.crt", self.folder / "server.key"
         self.port = free_port()
         self.entrance = free_port() if self.proxy else self.port  # where SuperNodes connect
         self._mark = f"FEDMEST_NETWORK={uuid.uuid4()}"
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self._runs = itertools.count(1)
-        self._site_root: Path | None = None
 
     def __enter__(self) -> Self:
         try:
@@ -271,7 +300,7 @@ class FlowerNetwork:
 
     def make_certificates(self, prefix: str = "") -> Path:
         """A certificate authority and a server certificate for loopback. Returns the authority's certificate."""
-        ca, ca_key = self.folder / f"{prefix}ca.crt", self.folder / f"{prefix}ca.key"
+        ca, ca_key = self.site_root / f"{prefix}ca.crt", self.folder / f"{prefix}ca.key"
         curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-noenc", "-days", "30"]
         names = ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-addext", "extendedKeyUsage=serverAuth"]
         usage = ["-addext", "basicConstraints=critical,CA:TRUE", "-addext", "keyUsage=critical,keyCertSign,cRLSign"]
@@ -284,13 +313,7 @@ class FlowerNetwork:
 
     def make_key(self, name: str) -> Path:
         """An SSH key for a site, in a folder that belongs to the user of its SuperNode."""
-        if self.user is not None:
-            if self._site_root is None:
-                self._site_root = Path(tempfile.mkdtemp(prefix="fedmest-sites-"))
-                self._site_root.chmod(0o755)
-                shutil.copy(self.ca, self._site_root / "ca.crt")
-            self.homes[name] = self._site_root / name
-        home = self.homes.setdefault(name, self.folder / name)
+        home = self.homes.setdefault(name, self.site_root / name)
         home.mkdir(exist_ok=True)
         self._tool("ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-C", name, "-f", home / "key")
         if self.user is not None:
@@ -338,7 +361,7 @@ class FlowerNetwork:
         """Start a site's SuperNode; `changes` replace or drop (None) options, as a wrong key or authority."""
         home = self.homes[name]
         options: dict[str, object] = {
-            "root-certificates": self.ca if self._site_root is None else self._site_root / "ca.crt",
+            "root-certificates": self.ca,
             "auth-supernode-private-key": home / "key",
             "superlink": f"127.0.0.1:{self.entrance}",
             "port": free_port(),
@@ -359,7 +382,7 @@ class FlowerNetwork:
 
     def kill_node(self, name: str, how: signal.Signals = signal.SIGKILL) -> None:
         """Kill a SuperNode and what it started; SIGTERM lets it say goodbye, so that it may return at once."""
-        process = self._processes.pop(name)
+        process = self.processes.pop(name)
         if how == signal.SIGTERM:
             process.terminate()
             process.wait(PATIENCE)
@@ -382,13 +405,13 @@ class FlowerNetwork:
         self._wait_for(name, lambda: "SuperNode ID" in self.log(name), f"SuperNode {name} is connected", timeout)
 
     def kill_superlink(self) -> None:
-        process = self._processes.pop("superlink")
+        process = self.processes.pop("superlink")
         _kill(_descendants(process.pid) | {process.pid})
         process.wait()
 
     def kill_serverapp(self) -> None:
         """Kill the server's process of every run under way."""
-        children = _descendants(self._processes["superlink"].pid)
+        children = _descendants(self.processes["superlink"].pid)
         apps = {pid for pid in children if b"flwr-serverapp" in _read(pid, "cmdline")}
         assert apps, "no ServerApp is running"
         _kill(apps)
@@ -442,16 +465,20 @@ class FlowerNetwork:
 
     def close(self) -> None:
         """End every process of this network, whoever started it."""
-        own = {process.pid for process in self._processes.values()}
+        own = {process.pid for process in self.processes.values()}
         _kill(own.union(*map(_descendants, own)))
-        for process in self._processes.values():
+        for process in self.processes.values():
             process.wait()
-        while left := {pid for pid in _all_pids() if self._mark.encode() in _read(pid, "environ").split(b"\0")}:
+        while left := self.survivors():
             _kill(left)
             time.sleep(0.02)
-        self._processes.clear()
-        if self._site_root is not None:
-            shutil.rmtree(self._site_root, ignore_errors=True)
+        self.processes.clear()
+        if self.user is not None:
+            shutil.rmtree(self.site_root, ignore_errors=True)
+
+    def survivors(self) -> set[int]:
+        """Processes of this network, found by a mark that they inherit."""
+        return {pid for pid in _all_pids() if self._mark.encode() in _read(pid, "environ").split(b"\0")}
 
     def _environment(self, home: Path) -> dict[str, str]:
         keep = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
@@ -474,7 +501,9 @@ class FlowerNetwork:
         home = home or self.folder / f"{name}-home"
         home.mkdir(exist_ok=True)
         program = SCRIPTS / str(command[0])
-        line = [*_as_user(user), program if program.exists() else command[0], *command[1:]]
+        sockets = [Path(path).parent for path in self.sites.values() if Path(path).is_absolute()]
+        prefix = _as_user(user, home, *filter(Path.exists, sockets))
+        line = [*prefix, program if program.exists() else command[0], *command[1:]]
         with (self.folder / f"{name}.log").open("wb") as log:
             process = subprocess.Popen(
                 [str(part) for part in line],
@@ -485,12 +514,12 @@ class FlowerNetwork:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        self._processes[name] = process
+        self.processes[name] = process
         return process
 
     def _wait_for(self, name: str, ready: Callable[[], object], what: str, timeout: float = PATIENCE) -> None:
         """Wait until a process is ready; say at once, with its log, if it ended instead."""
-        process = self._processes[name]
+        process = self.processes[name]
 
         def settled() -> bool:
             return process.poll() is not None or bool(ready())

@@ -18,12 +18,14 @@ import pytest
 import fedmest as fm
 from fedmest import demo
 from fedmest.deploy import FAULT, RESULT
-from fedmest.site.ledger import Records
+from fedmest.site.ledger import Ledger, Records
 
 pytest.importorskip("flwr")
 pytest.importorskip("opendp")
 
 from flower_network import FlowerNetwork, toml, wait_until, why_not_as, write_app
+
+pytestmark = pytest.mark.xdist_group("flower")  # one network at a time
 
 ROOT = Path(__file__).resolve().parent.parent
 HEART = Path(os.environ.get("FEDMEST_DATA", ROOT.parent / "shared" / "data")) / "heart_disease"
@@ -75,6 +77,7 @@ class Sites:
             (folder / name).mkdir(parents=True)
             frame[frame["site"] == name].drop(columns="site").to_csv(folder / name / "rows.csv", index=False)
             self.write_policy(name)
+            Ledger(folder / name / "ledger.sqlite").close()
         texts = {c: frame[c].map(lambda v: str(int(v)), na_action="ignore") for c in columns if "levels" in columns[c]}
         bounds = {c: (f["low"], f["high"]) for c, f in columns.items() if "low" in f and c != target}
         self.federation = fm.Federation.from_frame(frame.assign(**texts), target, "site", bounds=bounds, missing="drop")

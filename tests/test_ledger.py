@@ -965,7 +965,8 @@ def test_names_are_printed_as_they_are(path: Path, capsys: pytest.CaptureFixture
         ledger.open_run("a:smile:[red]b", "terms")
         release(ledger, 0, run="a:smile:[red]b")
     assert main(["ledger", "show", str(path)]) == 0
-    assert capsys.readouterr().out.count("a:smile:[red]b") == 2
+    out = capsys.readouterr().out
+    assert out.count("a:smile:[red]b") == 1 and out.count("a:smile:") == 2  # the table of releases has its beginning
 
 
 def test_a_long_ledger_shows_its_last_releases(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -976,10 +977,10 @@ def test_a_long_ledger_shows_its_last_releases(path: Path, capsys: pytest.Captur
         assert [entry.round for entry in ledger.entries()] == list(range(250))  # more than a page
     assert main(["ledger", "show", str(path)]) == 0
     out = capsys.readouterr().out
-    assert out.count("gradient: gradient") == 100
+    assert out.count("gradient 0.125") == 100
     assert "The last 100 of 250 releases; --run RUN shows all of one run." in out
     assert main(["ledger", "show", str(path), "--run", "run-1"]) == 0
-    assert capsys.readouterr().out.count("gradient: gradient") == 250
+    assert capsys.readouterr().out.count("gradient 0.125") == 250
 
 
 def test_an_empty_ledger_can_be_shown(path: Path, capsys: pytest.CaptureFixture[str]) -> None:

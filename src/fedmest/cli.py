@@ -382,21 +382,26 @@ def check(file: PolicyFile, as_json: AsJson = False) -> None:
     policy = Policy.read(file)
     with bar("reading"):
         rows = len(next(iter(policy.load().values())))
-    facts = {
-        "site": policy.name, "rows": rows, "columns": {c.name: c.kind for c in policy.columns.values()},
-        "models": list(policy.models), "methods": list(policy.methods), "calibrations": list(policy.calibrations),
-        "lifetime_mu": policy.lifetime, "run_mu": policy.run, "insecure": policy.insecure,
-    }  # fmt: skip
-    if as_json:
-        print(json.dumps(facts, indent=2))
-        return
-    print(f"{policy.name}: {rows:,} rows in {policy.data}")
-    for column in policy.columns.values():
-        print(f"  {column.name}: {column.kind}")
-    print(f"allows {', '.join(policy.models)} by {', '.join(policy.methods)} ({', '.join(policy.calibrations)})")
-    print(f"mu = {policy.run:g} for a run, {policy.lifetime:g} in all")
-    if policy.insecure:
-        print("INSECURE: servers may set the seed of the noise; only for rehearsals with rows that need no protection")
+    tables.show_policy(policy, rows, as_json)
+
+
+@site_app.command("init")
+def begin(file: PolicyFile) -> None:
+    """Check a site's file and policy, and begin its ledger; once."""
+    from fedmest.site.ledger import Ledger, LedgerError
+    from fedmest.site.policy import Policy
+
+    policy = Policy.read(file)
+    if policy.ledger.exists():
+        raise InputError(f"there is a ledger {policy.ledger} already; it goes on counting")
+    with bar("reading"):
+        rows = len(next(iter(policy.load().values())))
+    try:
+        Ledger(policy.ledger).close()
+    except LedgerError as error:
+        raise Stopped(str(error), 1) from None
+    tables.show_policy(policy, rows, as_json=False)
+    print(f"{policy.ledger} is begun; 'fedmest site serve {file}' starts the vault")
 
 
 @site_app.command()

@@ -70,8 +70,8 @@ class Proposal:
         features = given.get("features", [name for name in columns if name != given["target"]])
         sites = given.get("sites", [])
         for key, texts in (("features", features), ("sites", sites)):
-            if not all(isinstance(text, str) for text in texts):
-                raise InputError(f"{where}: {key} must be a list of texts")
+            if not all(isinstance(text, str) for text in texts) or len(set(texts)) < len(texts):
+                raise InputError(f"{where}: {key} must be a list of texts, each of them once")
         if "quorum" not in given and not sites:
             raise InputError(f"{where} must say which sites = [...] it waits for, or how many must answer (quorum)")
         quorum, timeout = given.get("quorum", len(sites)), float(given.get("timeout", 120.0))
@@ -84,9 +84,12 @@ class Proposal:
             Wishes(**settings), given.get("options", {}), tuple(sites), quorum, timeout, given.get("seed"),
             hashlib.sha256(repr(sorted(given.items())).encode()).hexdigest(),
         )  # fmt: skip
-        if not method_named(proposal.method).private or not np.isfinite(proposal.mu):
-            raise InputError(f"{where}: sites answer private methods at a finite mu only")
-        proposal.terms(("a",), np.array([2]), 0)  # what cannot be agreed to is said now
+        try:
+            if not method_named(proposal.method).private or not np.isfinite(proposal.mu):
+                raise InputError("sites answer private methods at a finite mu only")
+            proposal.terms(("a",), np.array([2]), 0)  # what cannot be agreed to is said now
+        except InputError as fault:
+            raise InputError(f"{where}: {fault}") from None
         return proposal
 
     def terms(self, sites: tuple[str, ...], sizes: Index, seed: int) -> Terms:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from fedmest.federation import Federation
     from fedmest.result import Result
+    from fedmest.site.policy import Policy
     from fedmest.studies.reproduce import Outcome, Plan
 
 WIDTH = 100  # of paragraphs, and of pages that are not a terminal
@@ -149,3 +150,22 @@ def show_claims(outcome: "Outcome", folder: Path, as_json: bool) -> None:
               f"{folder / 'index.html'}")  # fmt: skip
     if outcome.left_out:
         say(page, f"{outcome.left_out:,} stored cells belong to other settings of these studies and were left out.")
+
+
+def show_policy(policy: "Policy", rows: int, as_json: bool) -> None:
+    """What a site allows."""
+    if as_json:
+        facts = {
+            "site": policy.name, "rows": rows, "columns": {c.name: c.kind for c in policy.columns.values()},
+            "models": list(policy.models), "methods": list(policy.methods), "calibrations": list(policy.calibrations),
+            "lifetime_mu": policy.lifetime, "run_mu": policy.run, "insecure": policy.insecure,
+        }  # fmt: skip
+        print(json.dumps(facts, indent=2))
+        return
+    print(f"{policy.name}: {rows:,} rows in {policy.data}")
+    for column in policy.columns.values():
+        print(f"  {column.name}: {column.kind}")
+    print(f"allows {', '.join(policy.models)} by {', '.join(policy.methods)} ({', '.join(policy.calibrations)})")
+    print(f"mu = {policy.run:g} for a run, {policy.lifetime:g} in all")
+    if policy.insecure:
+        print("INSECURE: servers may set the seed of the noise; only for rehearsals with rows that need no protection")

@@ -25,6 +25,9 @@ from fedmest.privacy.noise import LOCAL_STEPS
 from fedmest.queries.histogram import Histogram
 
 BOUND_SHARE = 0.01  # of mu^2 (mu / 10), for the histogram that chooses B
+ON_PAPER = {
+    "model", "classes", "method", "mu", "wishes", "options", "seed", "sites", "sizes", "features", "target", "bounds",
+}  # fmt: skip
 MOST_STEPS = LOCAL_STEPS // 2  # of either kind; far beyond LOCAL_STEPS two releases would share their noise
 
 
@@ -235,6 +238,8 @@ class Terms:
         """Terms that someone else wrote, checked as if we had; an InputError where they make no sense."""
         try:
             given = json.loads(text, parse_constant=_no_number)
+            if odd := sorted(set(given) - ON_PAPER):  # could be one that someone believes we heed
+                raise InputError(f"the terms cannot be read: there is no {odd[0]!r}")
             model = model_named(given["model"])
             model.set_classes(tuple(given["classes"]))
             names = np.array(_texts(given["sites"]), dtype=object)

@@ -129,7 +129,9 @@ def serve(policy: Policy) -> None:
     keep_log(policy.log)
     log = logging.getLogger("fedmest.vault")
     started = time.monotonic()
-    vault = Vault(policy)
+    if not policy.ledger.exists():  # a mistyped name or an absent disk must not pass for an unspent budget
+        raise InputError(f"there is no ledger {policy.ledger}; a new site begins one with 'fedmest site init'")
+    vault = Vault(policy, create=False)
     try:
         with Listener(vault) as listener:
             if threading.current_thread() is threading.main_thread():

@@ -30,7 +30,7 @@ from fedmest.privacy.secure import GridNoise
 from fedmest.queries import Ask, Descent, SiteData
 from fedmest.scaling import Scaling, from_bounds
 from fedmest.schema import Design
-from fedmest.site.ledger import Charge, Entry, Ledger, LedgerError, OverBudget
+from fedmest.site.ledger import Charge, Entry, Ledger, LedgerError, OverBudget, cost
 from fedmest.site.policy import Policy
 from fedmest.site.wire import Arrays, Head, Malformed, pack, unpack
 from fedmest.terms import Terms
@@ -65,6 +65,7 @@ class Run:
     split: int  # which rows are in which half
     word: int | None  # of the noise, in rehearsals; None: noise from the operating system
     pins: dict[str, str] = field(default_factory=dict)  # public numbers, once used
+    recorded: bool = True  # in the ledger
 
     def step(self, number: int, query: str) -> tuple[Step, Array]:
         """The step that is due in a round, and this site's prices in it."""
@@ -83,12 +84,12 @@ class Run:
 class Vault:
     """Rows, policy and ledger of one site; `answer` turns any bytes into a reply or a refusal."""
 
-    def __init__(self, policy: Policy, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, policy: Policy, clock: Callable[[], float] = time.time, create: bool = True) -> None:
         secure.prepare()
         self.policy = policy
         self.columns = policy.load()
         self.rows = len(next(iter(self.columns.values())))
-        self.ledger = Ledger(policy.ledger, clock)
+        self.ledger = Ledger(policy.ledger, clock, create=create)
         self.lock = threading.Lock()
         self.runs: dict[str, Run] = {}
         self.data: dict[str, SiteData] = {}
@@ -143,7 +144,7 @@ class Vault:
     # -- runs -------------------------------------------------------------------------------------------------
 
     def _open(self, run: str, text: Any, word: Any) -> Run:
-        """Agree to a run's terms, or say why not. Once agreed to, they stay."""
+        """Agree to a run's terms, or say why not. Once something was released under them, they stay."""
         if not isinstance(text, str) or len(text) > LONGEST_TERMS:
             raise Refused(f"a run must be opened with its terms, in at most {LONGEST_TERMS:,} characters")
         if word is not None and not self.policy.insecure:
@@ -155,13 +156,25 @@ class Vault:
             if (agreed.text, agreed.word) != (text, word):
                 raise Refused(f"run {run} was opened with other terms")
             return agreed
-        self._agree(text)
-        split = word if word is not None else secrets.randbits(63)
-        self.ledger.open_run(run, json.dumps({"terms": text, "word": word, "split": split}, sort_keys=True))
-        log.info("opened", extra={"facts": {"run": run, "insecure": word is not None}})
-        agreed = self._run(run)
-        assert agreed is not None
-        return agreed
+        terms, place = self._agree(text)
+        return Run(run, text, terms, place, word if word is not None else secrets.randbits(63), word, recorded=False)
+
+    def _record(self, run: Run, charges: list[Charge]) -> None:
+        """Write a run down, once, when it is about to release something that the site can afford."""
+        if run.recorded:
+            return
+        if math.hypot(self.ledger.spent(), cost(charges)) > self.policy.lifetime * (1 + 1e-9):
+            raise OverBudget(f"run {run.id}: its first release is beyond the lifetime budget")
+        stored = {"terms": run.text, "word": run.word, "split": run.split}
+        self.ledger.open_run(run.id, json.dumps(stored, sort_keys=True))
+        run.recorded = True
+        self._keep(run)
+        log.info("opened", extra={"facts": {"run": run.id, "insecure": run.word is not None}})
+
+    def _keep(self, run: Run) -> None:
+        while len(self.runs) >= KEPT_RUNS:
+            self.runs.pop(next(iter(self.runs)))
+        self.runs[run.id] = run
 
     def _run(self, run: str) -> Run | None:
         """A run that was agreed to, today or in an earlier life of the vault; the policy may have changed since."""
@@ -171,9 +184,7 @@ class Vault:
                 return None
             stored = json.loads(known)
             terms, place = self._agree(stored["terms"])
-            while len(self.runs) >= KEPT_RUNS:
-                self.runs.pop(next(iter(self.runs)))
-            self.runs[run] = Run(run, stored["terms"], terms, place, stored["split"], stored["word"])
+            self._keep(Run(run, stored["terms"], terms, place, stored["split"], stored["word"]))
             for entry in self.ledger.entries(run):
                 self.runs[run].pins.update(unpack(entry.reply)[0])
         return self.runs[run]
@@ -238,6 +249,7 @@ class Vault:
             Charge(release.what, release.part, float(mu))
             for release, mu in zip(step.query.releases(), mus[:, 0], strict=True)
         ]
+        self._record(run, charges)
         started = time.perf_counter()
         reply, failed = pack(pins), False
         try:
@@ -289,6 +301,8 @@ class Vault:
         sizes = np.append(scale, pair[1])
         if not ((sizes >= SCALES[0]) & (sizes <= SCALES[1])).all() or not abs(pair[0]) <= SCALES[1]:
             raise Refused(f"scales must lie between {SCALES[0]:g} and {SCALES[1]:g}")
+        if not terms.model.scales_target and pair != [0.0, 1.0]:  # clipping is proved for classes and counts as they are
+            raise Refused(f"the {terms.model.name} model takes its target as it is; target_scale must be 0 and 1")
         text = json.dumps([centre.tolist(), scale.tolist(), pair])
         pins["scaling"] = hashlib.sha256(text.encode()).hexdigest()
         return Scaling(centre, scale, *pair)
