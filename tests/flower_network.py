@@ -1,8 +1,8 @@
 """A real Flower network on loopback for the tests: SuperLink, one SuperNode a site, and nginx in front when asked for.
 
 Every process is its own, as at real sites: TLS with a certificate authority made here, one key a site, one Flower
-home a process, free ports. Leaving the block kills whatever was started, also after a failed test or Ctrl-C, and the
-kernel does it should the test process itself be killed.
+home a process, free ports. Leaving the block kills whatever was started, also after a failed test or Ctrl-C, and a
+watchdog does it should the test process itself be killed.
 """
 
 import contextlib
@@ -35,23 +35,13 @@ if TYPE_CHECKING:  # pytest imports this file for its doctests, also where Flowe
 Setting = bool | int | float | str
 SCRIPTS = Path(sys.executable).parent
 PATIENCE = 120.0  # seconds for anything that takes five on an idle machine
+MARK = "FEDMEST_NETWORK"  # a variable that every process of a network inherits
 NODE_TIMEOUT = 61.0  # after SIGKILL the SuperLink refuses a node's key until its heartbeat has lapsed
-# What a SuperNode asks of a SuperLink once its key is registered. Nothing else leaves loopback.
-FLEET_CALLS = (
-    "activate-node",
-    "deactivate-node",
-    "send-node-heartbeat",
-    "pull-messages",
-    "push-messages",
-    "get-run",
-    "get-fab",
-    "push-object",
-    "pull-object",
-    "confirm-message-received",
-)
+SHIPPED = Path(__file__).parents[1] / "src/fedmest/templates/project/server__nginx.conf"
+# The shipped server, in a frame that keeps to one folder and is one process.
 NGINX = """\
-{user}
 daemon off;
+master_process off;
 pid {folder}/nginx.pid;
 error_log stderr notice;
 events {{}}
@@ -62,23 +52,7 @@ http {{
     fastcgi_temp_path {folder}/unused;
     uwsgi_temp_path {folder}/unused;
     scgi_temp_path {folder}/unused;
-    upstream superlink {{ server 127.0.0.1:{superlink}; keepalive 32; }}
-    server {{
-        listen 127.0.0.1:{port} ssl;
-        ssl_certificate {certificate};
-        ssl_certificate_key {key};
-        client_max_body_size 16m;  # Flower sends arrays in pieces of 5 MB
-        location ~ ^/v1/fleet/({calls})$ {{
-            limit_except POST {{ deny all; }}
-            proxy_pass https://superlink/v1/fleet/$1;
-            proxy_http_version 1.1;
-            proxy_set_header Connection "";
-            proxy_ssl_trusted_certificate {ca};
-            proxy_ssl_verify on;
-            proxy_ssl_name localhost;
-        }}
-        location / {{ return 403; }}
-    }}
+{server}
 }}
 """
 ECHO_SERVER = """\
@@ -140,15 +114,14 @@ def why_not_as(user: str) -> str | None:
 
 
 def _as_user(user: str | None, *paths: Path) -> list[str]:
-    """A prefix that ends the command with its parent, and runs it as `user` with no group but the user's own.
+    """A prefix that runs a command as `user`, with no group but the user's own.
 
     The interpreter, the packages and `paths` may lie below folders that the user cannot enter (/root, a private
     checkout). In a mount namespace of its own such a folder is covered by one that holds nothing but these paths, so
     that no permission of the machine has to change and nothing else comes into reach.
     """
-    prefix = ["setpriv", "--pdeathsig=KILL"]
     if user is None:
-        return prefix
+        return []
     package = importlib.util.find_spec("fedmest")
     assert package is not None and package.origin is not None
     hidden: dict[Path, list[Path]] = {}
@@ -164,7 +137,7 @@ def _as_user(user: str | None, *paths: Path) -> list[str]:
             lines += [f"mkdir -p {place}", f"mount --bind {shlex.quote(str(path))} {place}"]
         lines.append(f"mount --rbind /mnt {shlex.quote(str(closed))}")
     view = ["unshare", "--mount", "sh", "-c", "\n".join([*lines, 'exec "$@"']), "sh"]
-    return [*view, *prefix, f"--reuid={user}", f"--regid={_group(user)}", "--clear-groups"]
+    return [*view, "setpriv", f"--reuid={user}", f"--regid={_group(user)}", "--clear-groups"]
 
 
 def _group(user: str) -> str:
@@ -269,11 +242,14 @@ class FlowerNetwork:
         self.certificate, self.key = self.folder / "server.crt", self.folder / "server.key"
         self.port = free_port()
         self.entrance = free_port() if self.proxy else self.port  # where SuperNodes connect
-        self._mark = f"FEDMEST_NETWORK={uuid.uuid4()}"
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._mark = uuid.uuid4().hex
+        self._watchdog: subprocess.Popen[bytes] | None = None
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._runs = itertools.count(1)
 
     def __enter__(self) -> Self:
+        watchdog = [sys.executable, __file__, self._mark]
+        self._watchdog = subprocess.Popen(watchdog, stdin=subprocess.PIPE, start_new_session=True)
         try:
             self.make_certificates()
             self.write_connection("tests", self.port)
@@ -341,19 +317,14 @@ class FlowerNetwork:
         self._wait_for("superlink", self._healthy, "the SuperLink answers")
 
     def start_proxy(self) -> None:
+        """The nginx configuration that `fedmest deploy init` writes, on a free port of loopback."""
         home = self.folder / "nginx"
-        home.mkdir(exist_ok=True)
-        text = NGINX.format(
-            user="user root;" if os.geteuid() == 0 else "",
-            folder=home,
-            superlink=self.port,
-            port=self.entrance,
-            certificate=self.certificate,
-            key=self.key,
-            ca=self.ca,
-            calls="|".join(FLEET_CALLS),
-        )
-        (home / "nginx.conf").write_text(text)
+        (home / "server").mkdir(parents=True, exist_ok=True)
+        for path in (self.ca, self.certificate, self.key):
+            shutil.copy(path, home / "server")
+        server = SHIPPED.read_text().replace("@port@", str(self.port)).replace("@folder@", str(home))
+        server = server.replace("listen 443 ssl", f"listen 127.0.0.1:{self.entrance} ssl")
+        (home / "nginx.conf").write_text(NGINX.format(folder=home, server=server))
         self._start("nginx", ["nginx", "-c", home / "nginx.conf", "-p", home])
         self._wait_for("nginx", lambda: _listening(self.entrance), "nginx listens")
 
@@ -371,18 +342,29 @@ class FlowerNetwork:
         given = [part for option, value in options.items() if value is not None for part in (f"--{option}", value)]
         self._start(name, ["flower-supernode", *given], home=home, user=self.user)
 
+    def refused(self, name: str, sign: str) -> str:
+        """The log of a SuperNode that must not get in, once it shows the sign of it; the process is ended."""
+        process = self._processes[name]
+        wait_until(lambda: process.poll() is not None or sign in self.log(name), f"{sign!r} in the log of {name}")
+        self.kill_node(name)
+        return self.log(name)
+
     def wait_online(self, name: str, timeout: float = PATIENCE) -> None:
         self._wait_for(name, lambda: name in self.online(), f"SuperNode {name} is connected", timeout)
 
-    def online(self) -> set[str]:
+    def nodes(self) -> dict[str, str]:
+        """Every registered node and its status; `flwr supernode list` does not show the names."""
         from flwr.proto.control_pb2 import ListNodesRequest
 
         with self.control() as control:
-            return {node.name for node in control.ListNodes(ListNodesRequest()).nodes_info if node.status == "online"}
+            return {node.name: node.status for node in control.ListNodes(ListNodesRequest()).nodes_info}
+
+    def online(self) -> set[str]:
+        return {name for name, status in self.nodes().items() if status == "online"}
 
     def kill_node(self, name: str, how: signal.Signals = signal.SIGKILL) -> None:
         """Kill a SuperNode and what it started; SIGTERM lets it say goodbye, so that it may return at once."""
-        process = self.processes.pop(name)
+        process = self._processes.pop(name)
         if how == signal.SIGTERM:
             process.terminate()
             process.wait(PATIENCE)
@@ -405,13 +387,13 @@ class FlowerNetwork:
         self._wait_for(name, lambda: "SuperNode ID" in self.log(name), f"SuperNode {name} is connected", timeout)
 
     def kill_superlink(self) -> None:
-        process = self.processes.pop("superlink")
+        process = self._processes.pop("superlink")
         _kill(_descendants(process.pid) | {process.pid})
         process.wait()
 
     def kill_serverapp(self) -> None:
         """Kill the server's process of every run under way."""
-        children = _descendants(self.processes["superlink"].pid)
+        children = _descendants(self._processes["superlink"].pid)
         apps = {pid for pid in children if b"flwr-serverapp" in _read(pid, "cmdline")}
         assert apps, "no ServerApp is running"
         _kill(apps)
@@ -455,7 +437,7 @@ class FlowerNetwork:
         """Flower's own client, because starting the `flwr` command takes seconds."""
         from flwr.supercore.control import ControlHttpClient
 
-        client = ControlHttpClient.from_server_address(f"127.0.0.1:{self.port}", False, str(self.ca), [])
+        client = ControlHttpClient.from_server_address(f"127.0.0.1:{self.port}", False, self.ca.read_bytes(), [])
         try:
             yield client
         finally:
@@ -465,24 +447,23 @@ class FlowerNetwork:
 
     def close(self) -> None:
         """End every process of this network, whoever started it."""
-        own = {process.pid for process in self.processes.values()}
+        own = {process.pid for process in self._processes.values()}
         _kill(own.union(*map(_descendants, own)))
-        for process in self.processes.values():
+        for process in self._processes.values():
             process.wait()
-        while left := self.survivors():
-            _kill(left)
-            time.sleep(0.02)
-        self.processes.clear()
+        _kill_marked(self._mark)
+        self._processes.clear()
+        if self._watchdog is not None:
+            self._watchdog.communicate()
         if self.user is not None:
             shutil.rmtree(self.site_root, ignore_errors=True)
 
     def survivors(self) -> set[int]:
-        """Processes of this network, found by a mark that they inherit."""
-        return {pid for pid in _all_pids() if self._mark.encode() in _read(pid, "environ").split(b"\0")}
+        """Processes of this network that still run."""
+        return _marked(self._mark)
 
     def _environment(self, home: Path) -> dict[str, str]:
         keep = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
-        mark, _, value = self._mark.partition("=")
         return keep | {
             "PATH": f"{SCRIPTS}:{os.environ.get('PATH', '/usr/bin:/bin')}",
             "FLWR_HOME": str(home),
@@ -491,7 +472,7 @@ class FlowerNetwork:
             "FLWR_DISABLE_UPDATE_CHECK": "1",
             "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",  # a second otherwise, in every round and at every start
             "PYTHONUNBUFFERED": "1",
-            mark: value,
+            MARK: self._mark,
             **self.environment,
         }
 
@@ -514,12 +495,12 @@ class FlowerNetwork:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        self.processes[name] = process
+        self._processes[name] = process
         return process
 
     def _wait_for(self, name: str, ready: Callable[[], object], what: str, timeout: float = PATIENCE) -> None:
         """Wait until a process is ready; say at once, with its log, if it ended instead."""
-        process = self.processes[name]
+        process = self._processes[name]
 
         def settled() -> bool:
             return process.poll() is not None or bool(ready())
@@ -582,3 +563,19 @@ def _kill(pids: set[int]) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+
+
+def _marked(mark: str) -> set[int]:
+    line = f"{MARK}={mark}".encode()
+    return {pid for pid in _all_pids() if line in _read(pid, "environ").split(b"\0")}
+
+
+def _kill_marked(mark: str) -> None:
+    while left := _marked(mark):
+        _kill(left)
+        time.sleep(0.02)
+
+
+if __name__ == "__main__":  # the watchdog: its input ends with the test process, however that ends
+    sys.stdin.read()
+    _kill_marked(sys.argv[1])

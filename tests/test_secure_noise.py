@@ -4,8 +4,9 @@ import math
 
 import numpy as np
 import pytest
-from conftest import simulate
 from scipy.stats import kstest, norm
+
+from conftest import simulate
 
 pytest.importorskip("opendp")
 

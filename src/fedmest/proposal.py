@@ -100,7 +100,7 @@ class Proposal:
             model.set_classes(design.classes)
         facts = Roster(np.array(sites, dtype=object), sizes, design.features, self.target, design.bounds)
         terms = Terms.agree(facts, model, self.method, self.mu, self.wishes, self.options, seed)
-        if self.wishes.bound == "paper" or terms.scaling == "data":
+        if terms.wishes.bound == "paper" or terms.scaling == "data":
             raise InputError("sites give out no bound and no scales that are read off their rows without paying")
         terms.plan  # noqa: B018 -- raises where no schedule can be written
         return terms

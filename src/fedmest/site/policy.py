@@ -81,12 +81,13 @@ class Policy:
         if self.run > self.lifetime:
             raise InputError(f"{path}: [budget] run = {self.run:g} exceeds lifetime = {self.lifetime:g}")
         for key, wanted, known in (
-            ("models", self.models, MODELS), ("methods", self.methods, METHODS),
-            ("calibrations", self.calibrations, CALIBRATIONS),
+            ("models", self.models, [name for name, model in MODELS.items() if model().linear]),
+            ("methods", self.methods, _certified()), ("calibrations", self.calibrations, CALIBRATIONS),
         ):  # fmt: skip
             for name in wanted:
                 if name not in known:
-                    raise InputError(f"{path}: [allow] {key}: {inputs.nearest(str(name), known, 'there are')}")
+                    hint = inputs.nearest(name, known, "there are")
+                    raise InputError(f"{path}: [allow] {key}: {name!r} is none for a site; {hint}")
         if self.missing not in inputs.MISSING:
             raise InputError(f"{path}: [site] missing = {self.missing!r} must be one of {', '.join(inputs.MISSING)}")
         if self.smallest_rows < 1:

@@ -13,10 +13,12 @@ import math
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import numba
 import numpy as np
 
 from fedmest.errors import InputError
@@ -207,6 +209,8 @@ class Vault:
             raise Refused(f"{len(facts.sites):,} sites; at most {MOST_SITES:,}")
         if not isinstance(wishes.bound, str) and not BOUNDS[0] <= float(wishes.bound or 0) <= BOUNDS[1]:
             raise Refused(f"bound = {wishes.bound}: it must lie between {BOUNDS[0]:g} and {BOUNDS[1]:g}")
+        if "tau1" in terms.options:  # the paper's noise is divided by it
+            raise Refused("option tau1 sets the size of the noise, which is not the server's to choose")
         whole = {name: value for name, value in vars(terms.method).items() if type(value) is int}
         for name, value in whole.items():
             if value > LARGEST_OPTION:
@@ -256,7 +260,8 @@ class Vault:
             noise: Noise = GridNoise(mus, self.rows)
             if run.word is not None:
                 noise = SeededNoise(self._site_keys(), run.word, number)
-            values = step.query.answer(self._rows(run, scaling), np.array([0]), ask, mus, noise)[0]
+            with _one_thread():
+                values = step.query.answer(self._rows(run, scaling), np.array([0]), ask, mus, noise)[0]
             if not np.isfinite(values).all():  # they are noisy by now, so that this tells nothing more of the rows
                 raise ArithmeticError("the reply is not finite")
             reply = pack(pins, {"values": values})
@@ -301,7 +306,7 @@ class Vault:
         sizes = np.append(scale, pair[1])
         if not ((sizes >= SCALES[0]) & (sizes <= SCALES[1])).all() or not abs(pair[0]) <= SCALES[1]:
             raise Refused(f"scales must lie between {SCALES[0]:g} and {SCALES[1]:g}")
-        if not terms.model.scales_target and pair != [0.0, 1.0]:  # clipping is proved for classes and counts as they are
+        if not terms.model.scales_target and pair != [0.0, 1.0]:  # clipping is proved for classes and counts only
             raise Refused(f"the {terms.model.name} model takes its target as it is; target_scale must be 0 and 1")
         text = json.dumps([centre.tolist(), scale.tolist(), pair])
         pins["scaling"] = hashlib.sha256(text.encode()).hexdigest()
@@ -367,6 +372,17 @@ class Vault:
             )
             self.data[key] = SiteData(model, packed, run.split, self._site_keys())
         return self.data[key]
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Compiled loops share sites out among threads; waking them for one site costs ten times what it computes."""
+    before = numba.get_num_threads()
+    numba.set_num_threads(1)
+    try:
+        yield
+    finally:
+        numba.set_num_threads(before)
 
 
 def _only(head: Head, keys: set[str], arrays: Arrays, names: set[str]) -> None:
