@@ -955,7 +955,6 @@ def test_refusals_do_not_depend_on_rows(folder: Path) -> None:
         vault.close()
 
 
-@pytest.mark.xfail(strict=True, reason="the ledger checks a price only when it writes, after the rows were read")
 def test_rows_are_not_read_for_a_release_that_the_budget_does_not_allow(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -395,6 +395,18 @@ class Ledger(Records):
                     entry = self._write((run, terms, None, None, None, None, None, None, self.spent()))
                 self._take(entry)
 
+    def afford(self, run: str, charges: Iterable[Charge], *, lifetime: float, limit: float) -> Fraction:
+        """OverBudget where a release would be beyond a limit; else the square of what the site would have paid.
+
+        For asking before rows are read: refusals are free, and how long one takes should not depend on rows.
+        """
+        with self._guard:
+            charges = tuple(charges)
+            halves, total = self._balance.after(run, charges)
+            _check_limit(f"run {run!r}", limit, self.spent(run), charges, max(halves))
+            _check_limit("the site", lifetime, self.spent(), charges, total)
+            return total
+
     def release(
         self, run: str, round: int, query: str, request: str, charges: Iterable[Charge], reply: bytes, *,
         lifetime: float, limit: float, failed: bool = False,
@@ -420,9 +432,7 @@ class Ledger(Records):
                     raise LedgerError(f"{name}: the run was not opened; open it first")
                 if self.find(run, round) is not None:
                     raise LedgerError(f"{name} was released before; send what is stored")
-                halves, total = self._balance.after(run, charges)
-                _check_limit(f"run {run!r}", limit, self.spent(run), charges, max(halves))
-                _check_limit("the site", lifetime, self.spent(), charges, total)
+                total = self.afford(run, charges, lifetime=lifetime, limit=limit)
                 prices = json.dumps([(c.what, c.part, float(c.mu)) for c in charges])
                 fields = run, None, round, query, request, prices, reply, int(failed), math.sqrt(total)
                 entry = self._write(fields)

@@ -32,7 +32,7 @@ from fedmest.privacy.secure import GridNoise
 from fedmest.queries import Ask, Descent, SiteData
 from fedmest.scaling import Scaling, from_bounds
 from fedmest.schema import Design
-from fedmest.site.ledger import Charge, Entry, Ledger, LedgerError, OverBudget, cost
+from fedmest.site.ledger import Charge, Entry, Ledger, LedgerError, OverBudget
 from fedmest.site.policy import Policy
 from fedmest.site.wire import Arrays, Head, Malformed, pack, unpack
 from fedmest.terms import Terms
@@ -161,12 +161,10 @@ class Vault:
         terms, place = self._agree(text)
         return Run(run, text, terms, place, word if word is not None else secrets.randbits(63), word, recorded=False)
 
-    def _record(self, run: Run, charges: list[Charge]) -> None:
+    def _record(self, run: Run) -> None:
         """Write a run down, once, when it is about to release something that the site can afford."""
         if run.recorded:
             return
-        if math.hypot(self.ledger.spent(), cost(charges)) > self.policy.lifetime * (1 + 1e-9):
-            raise OverBudget(f"run {run.id}: its first release is beyond the lifetime budget")
         stored = {"terms": run.text, "word": run.word, "split": run.split}
         self.ledger.open_run(run.id, json.dumps(stored, sort_keys=True))
         run.recorded = True
@@ -253,7 +251,8 @@ class Vault:
             Charge(release.what, release.part, float(mu))
             for release, mu in zip(step.query.releases(), mus[:, 0], strict=True)
         ]
-        self._record(run, charges)
+        self.ledger.afford(run.id, charges, lifetime=self.policy.lifetime, limit=self.policy.run)
+        self._record(run)
         started = time.perf_counter()
         reply, failed = pack(pins), False
         try:
