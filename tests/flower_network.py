@@ -221,13 +221,15 @@ class FlowerNetwork:
 
     `user` is whom the SuperNodes run as: their keys and homes are then outside `folder`, which that user may not be
     able to enter, and the folders of the sockets are shown to them (with their own permissions). `proxy` puts nginx
-    between them and the SuperLink; `environment` is added to every process's.
+    between them and the SuperLink; with `database` the SuperLink survives a restart (and works twice as long on every
+    call); `environment` is added to every process's.
     """
 
     folder: Path
     sites: Mapping[str, str | Path]
     user: str | None = None
     proxy: bool = False
+    database: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -312,7 +314,7 @@ class FlowerNetwork:
     def start_superlink(self) -> None:
         tls = ["--ssl-ca-certfile", self.ca, "--ssl-certfile", self.certificate, "--ssl-keyfile", self.key]
         options = ["--enable-supernode-auth", "--disable-runtime-dependency-installation"]
-        database = ["--database", self.folder / "superlink.db"]
+        database = ["--database", self.folder / "superlink.db"] if self.database else []
         self._start("superlink", ["flower-superlink", *tls, *options, *database, "--port", self.port])
         self._wait_for("superlink", self._healthy, "the SuperLink answers")
 
