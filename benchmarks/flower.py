@@ -36,7 +36,7 @@ COLUMNS = {**{x: {"low": -6.0, "high": 6.0} for x in FEATURES}, "y": {"low": 0.0
 @contextmanager
 def sites(count: int, rows: int) -> Iterator[tuple[Path, FlowerNetwork, fm.Federation]]:
     """Simulated logistic rows at so many vaults, and a network between them."""
-    made = simulate("logistic", count, rows, d=5, seed=1)
+    made = simulate("logistic", count, rows, d=6, seed=1)
     design = np.clip(made.fed.design()[:, 1:], -6, 6)
     names = np.repeat([f"s{i:02d}" for i in range(count)], rows)
     frame = pd.DataFrame(design, columns=FEATURES).assign(y=made.fed.target, site=names)

@@ -6,6 +6,7 @@ watchdog does it should the test process itself be killed.
 """
 
 import contextlib
+import functools
 import importlib.util
 import itertools
 import json
@@ -104,6 +105,7 @@ def write_app(folder: Path, client: str = ECHO_CLIENT, server: str = ECHO_SERVER
     return folder
 
 
+@functools.cache
 def why_not_as(user: str) -> str | None:
     """Why processes of `user` cannot run this interpreter's packages here, or None if they can."""
     if os.geteuid() != 0:

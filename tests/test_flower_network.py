@@ -15,9 +15,8 @@ from flower_network import FlowerNetwork, why_not_as, write_app
 
 NGINX_MISSING = shutil.which("nginx") is None
 USER = "nobody"
-WHY_NOT = why_not_as(USER)
+pytestmark = pytest.mark.xdist_group("flower")  # one network at a time
 needs_proxy = pytest.mark.skipif(NGINX_MISSING, reason="nginx is not installed (apt-get install nginx-light)")
-needs_user = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
 
 # tells who it is and what it can read; every attempt is an answer, so that a test sees which ones succeeded
 CURIOUS = """\
@@ -65,7 +64,7 @@ SIGNS = {
 @pytest.fixture(scope="module")
 def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlowerNetwork]:
     """Two sites behind nginx, their SuperNodes of another user, as far as this machine allows."""
-    options = {"user": None if WHY_NOT else USER, "proxy": not NGINX_MISSING}
+    options = {"user": None if why_not_as(USER) else USER, "proxy": not NGINX_MISSING}
     with FlowerNetwork(tmp_path_factory.mktemp("flower"), {"north": "", "south": ""}, **options) as running:
         yield running
 
@@ -131,8 +130,9 @@ def test_the_proxy_lets_only_the_calls_of_supernodes_through(network: FlowerNetw
         assert network.ask(network.entrance, f"/v1/control/list-runs/../../fleet/{call}", b"") == 401
 
 
-@needs_user
 def test_a_foreign_app_has_only_the_rights_of_the_supernodes_user(network: FlowerNetwork) -> None:
+    if reason := why_not_as(USER):
+        pytest.skip(reason)
     rows = network.site_root / "vault" / "rows.csv"  # beside the SuperNode's folder: only its mode keeps them apart
     rows.parent.mkdir(mode=0o700)
     rows.write_text("a patient's row\n")
