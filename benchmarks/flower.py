@@ -29,6 +29,7 @@ from flower_network import FlowerNetwork, wait_until
 
 APP = Path(__file__).parent.parent / "src/fedmest/templates/project/app__pyproject.toml"
 SERVE = [sys.executable, "-c", "import sys; from fedmest.cli import main; sys.exit(main())", "site", "serve"]
+CALM = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "1"}  # Flower's default; many sites share these two cores
 FEATURES = [f"x{j}" for j in range(1, 6)]
 COLUMNS = {**{x: {"low": -6.0, "high": 6.0} for x in FEATURES}, "y": {"low": 0.0, "high": 1.0, "whole": True}}
 
@@ -62,7 +63,7 @@ def sites(count: int, rows: int) -> Iterator[tuple[Path, FlowerNetwork, fm.Feder
         try:
             for name, path in sockets.items():
                 wait_until(path.exists, f"vault {name}")
-            with FlowerNetwork(folder / "flower", sockets) as network:
+            with FlowerNetwork(folder / "flower", sockets, environment=CALM) as network:
                 (folder / "app").mkdir()
                 (folder / "app" / "pyproject.toml").write_text(APP.read_text())
                 bounds = dict.fromkeys(FEATURES, (-6.0, 6.0))
@@ -82,7 +83,7 @@ def run(folder: Path, network: FlowerNetwork, count: int, method: str, **options
     started = time.monotonic()
     done = network.run(folder / "app", {"study": json.dumps(study), "folder": str(place)}, timeout=3600)
     if not (place / RESULT).exists():
-        raise SystemExit(done.log)
+        raise SystemExit(f"{done.log}\n{done.status} {done.details}\n{network.log('superlink')[-5000:]}")
     return {**json.loads((place / RESULT).read_text()), "seconds": time.monotonic() - started}
 
 

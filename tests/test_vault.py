@@ -1566,3 +1566,10 @@ def test_the_program_as_a_user_starts_it_ends_with_ctrl_c(folder: Path) -> None:
     _, log = program.communicate(timeout=vaults.PATIENCE)
     assert program.returncode == 0, log
     assert not (folder / "s").exists()
+
+
+def test_columns_of_floats_are_copies_that_compiled_loops_take(folder: Path) -> None:
+    """pandas hands out views that cannot be written; loops refuse them, and a release that fails is paid for."""
+    frame = FRAMES["a"].assign(ill=FRAMES["a"]["ill"].astype(float))
+    loaded = Policy.read(write_site(folder, "a", frame)).load()
+    assert all(column.flags.writeable and column.flags.c_contiguous for column in loaded.values())

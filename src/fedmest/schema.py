@@ -83,7 +83,7 @@ class Column:
                 odd = texts.iloc[int(np.flatnonzero(codes < 0)[0])]
                 raise InputError(f"{place} holds {odd!r}, which is none of its levels ({', '.join(self.levels)})")
             return codes.astype(float)
-        numbers = pd.to_numeric(column, errors="coerce").to_numpy(dtype=float)
+        numbers = np.array(pd.to_numeric(column, errors="coerce"), dtype=float)  # our own: pandas may hand out a view
         if np.isnan(numbers).any():
             odd = column.iloc[int(np.flatnonzero(np.isnan(numbers))[0])]
             raise InputError(f"{place} holds {odd!r}, which is no number; mend it, or declare levels")

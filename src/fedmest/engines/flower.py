@@ -24,8 +24,8 @@ from fedmest.proposal import Proposal
 from fedmest.site import wire
 from fedmest.site.serve import Lines
 
-THREADS = 16  # that fetch replies
-LOOK_AGAIN = 0.3  # seconds
+THREADS = 4  # that fetch replies; each asks the SuperLink again and again, so that many would be its undoing
+LOOK_AGAIN = 0.5, 2.0  # seconds, at first and after a while
 
 log = logging.getLogger("fedmest.server")
 
@@ -67,7 +67,7 @@ class FlowerNetwork:
 
         Flower's own `send_and_receive` looks for replies every three seconds, and a site that announces one and then
         dies would hold it up for three minutes. So replies are fetched here, by a few threads: who is stuck holds up
-        his thread.
+        those of his thread.
         """
         self.number += 1
         names = {node: name for name, node in nodes.items()}
@@ -96,6 +96,7 @@ class FlowerNetwork:
         return replies
 
     def _fetch(self, waiting: set[str], until: float, arrived: "queue.Queue[Message]") -> None:
+        pause, longest = LOOK_AGAIN
         while waiting and time.monotonic() < until:
             try:
                 found = list(self.grid.pull_messages(waiting))
@@ -106,7 +107,8 @@ class FlowerNetwork:
                 waiting.discard(message.metadata.reply_to_message_id)
                 arrived.put(message)
             if waiting:
-                time.sleep(LOOK_AGAIN)
+                time.sleep(pause)
+                pause = min(1.2 * pause, longest)
 
 
 @server_app.main()
@@ -126,7 +128,7 @@ def serve(grid: Grid, context: Context) -> None:
     except (InputError, TooFewSites) as fault:
         (folder / FAULT).write_text(f"{fault}\n", encoding="utf-8")
         log.error("stopped", extra={"facts": {"why": str(fault)}})
-        raise SystemExit(1) from None
+        raise RuntimeError(str(fault)) from None  # so that Flower calls the run failed, at once
     content = {**result.as_dict(), "summary": result.summary()}
     (folder / RESULT).write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8")
 

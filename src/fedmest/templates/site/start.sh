@@ -3,7 +3,7 @@
 # CA names the server's ca.crt, SERVER where it listens.
 set -eu
 cd "$(dirname "$0")"
-export FLWR_HOME="$PWD/flwr" FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1 FLWR_SUPEREXEC_TASK_POLL_INTERVAL=0.1
+export FLWR_HOME="$PWD/flwr" FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1 FLWR_SUPEREXEC_TASK_POLL_INTERVAL=0.5
 mkdir -p flwr
 fedmest site serve site.toml &
 vault=$!
