@@ -25,8 +25,6 @@ pytest.importorskip("opendp")
 
 from flower_network import FlowerNetwork, toml, wait_until, why_not_as, write_app
 
-pytestmark = pytest.mark.xdist_group("flower")  # one network at a time
-
 ROOT = Path(__file__).resolve().parent.parent
 HEART = Path(os.environ.get("FEDMEST_DATA", ROOT.parent / "shared" / "data")) / "heart_disease"
 RAW = ["age", "sex", "cp", "trestbps", "chol", "fbs", "restecg", "thalach", "exang", "oldpeak", "slope", "ca", "thal"]
@@ -174,6 +172,7 @@ def paid(sites: Sites) -> dict[str, float]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", FAST)
 def test_four_hospitals_on_the_network_fit_what_the_local_engine_fits(
     hospitals: tuple[Sites, FlowerNetwork], method: str
@@ -192,6 +191,7 @@ def test_four_hospitals_on_the_network_fit_what_the_local_engine_fits(
         assert np.sqrt(after[name] ** 2 - before[name] ** 2) == pytest.approx(local.privacy.mu)
 
 
+@pytest.mark.slow
 def test_with_noise_from_the_operating_system_the_fit_is_within_its_predicted_error(
     hospitals: tuple[Sites, FlowerNetwork],
 ) -> None:
@@ -206,6 +206,7 @@ def test_with_noise_from_the_operating_system_the_fit_is_within_its_predicted_er
     assert result["privacy"]["certified"]
 
 
+@pytest.mark.slow
 def test_a_site_that_dies_in_a_round_is_left_out_and_comes_back(hospitals: tuple[Sites, FlowerNetwork]) -> None:
     sites, flower = hospitals
     config = sites.study("fedsgd", seed=5, quorum=3, timeout=25, options={"K": 4})
@@ -225,6 +226,7 @@ def test_a_site_that_dies_in_a_round_is_left_out_and_comes_back(hospitals: tuple
     np.testing.assert_allclose(theta(again), sites.local("fedavg", 6).theta, rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_killed_server_goes_on_where_it_was_and_no_site_pays_twice(hospitals: tuple[Sites, FlowerNetwork]) -> None:
     sites, flower = hospitals
     config = sites.study("fedsgd", seed=8, options={"K": 3})
@@ -242,6 +244,7 @@ def test_a_killed_server_goes_on_where_it_was_and_no_site_pays_twice(hospitals: 
         assert np.sqrt(after[name] ** 2 - before[name] ** 2) == pytest.approx(2.0)
 
 
+@pytest.mark.slow
 def test_a_study_that_no_site_allows_stops_with_the_sites_reasons(hospitals: tuple[Sites, FlowerNetwork]) -> None:
     sites, flower = hospitals
     config = sites.study("fedavg", mu=3.0)
@@ -252,7 +255,7 @@ def test_a_study_that_no_site_allows_stops_with_the_sites_reasons(hospitals: tup
     assert paid(sites) == before
 
 
-@pytest.mark.parametrize("method", FAST)
+@pytest.mark.parametrize("method", [m if m == "fednewton" else pytest.param(m, marks=pytest.mark.slow) for m in FAST])
 def test_six_cities_on_the_network_fit_what_the_local_engine_fits(
     cities: tuple[Sites, FlowerNetwork], method: str
 ) -> None:

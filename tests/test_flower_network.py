@@ -15,7 +15,6 @@ from flower_network import FlowerNetwork, why_not_as, write_app
 
 NGINX_MISSING = shutil.which("nginx") is None
 USER = "nobody"
-pytestmark = pytest.mark.xdist_group("flower")  # one network at a time
 needs_proxy = pytest.mark.skipif(NGINX_MISSING, reason="nginx is not installed (apt-get install nginx-light)")
 
 # tells who it is and what it can read; every attempt is an answer, so that a test sees which ones succeeded
