@@ -263,9 +263,9 @@ def test_a_step_outside_the_schedule_is_not_put_to_any_site() -> None:
     steps = METHODS["fedsgd"](K=2).schedule(setting)  # type: ignore[call-arg]
     asked: list[int] = []
 
-    def answer(number: int, step: Any, ask: Any) -> np.ndarray:
+    def answer(number: int, step: Any, ask: Any) -> tuple[np.ndarray, np.ndarray]:
         asked.append(number)
-        return np.zeros((2, 2))
+        return np.zeros((2, 2)), step.sites
 
     server = Server(setting, steps, answer, Clipping(bound=1.0), np.zeros((1, 2)))
     server.ask(steps[0], np.zeros((1, 2)))
