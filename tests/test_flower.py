@@ -1,5 +1,6 @@
 """Studies on a real Flower network: SuperLink, SuperNodes and vaults, each a process of its own; TLS and keys."""
 
+import ast
 import json
 import os
 import signal
@@ -333,7 +334,7 @@ def test_a_foreign_app_gets_nothing_from_a_vault_that_belongs_to_another_user(tm
     with network(tmp_path, frame, columns, "ill", guard, user="nobody") as (sites, flower):
         done = flower.run(write_app(tmp_path / "thief", client=THIEF))
         line = next(line for line in done.log.splitlines() if "reply 0 north" in line)
-        said = eval(line.partition("north ")[2])  # what our own test app printed
+        said = ast.literal_eval(line.partition("north ")[2])
         assert said["user"] != "0" and said["site"] == "north"
         for what in ("rows", "policy", "ledger", "write", "listing"):
             assert said[what] == "PermissionError", (what, said[what])

@@ -178,6 +178,16 @@ def test_settings_mean_the_same_at_vaults_and_in_fit(
     assert there.privacy.mu == pytest.approx(here.privacy.mu, rel=1e-12)
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_who_takes_part_is_drawn_alike_at_vaults_and_in_fit(
+    rehearsal: dict[str, Vault], folder: Path, seed: int
+) -> None:
+    """Whatever the seed's word is: half of them have their highest bit set."""
+    here = fm.fit(federation("logistic"), "logistic", "fedsgd", 2.0, seed=seed, participation=0.5, K=3)
+    proposal = study("logistic", "fedsgd", seed=seed, settings={"participation": 0.5}, options={"K": 3})
+    np.testing.assert_allclose(run_study(proposal, Direct(rehearsal), folder / "run").theta, here.theta, rtol=1e-12)
+
+
 def test_vault_processes_behind_sockets_give_the_estimate_of_fit(processes: dict[str, Path], folder: Path) -> None:
     here = fm.fit(federation("poisson"), "poisson", "fednewton", 2.0, seed=5, K=3)
     proposal = study("poisson", "fednewton", seed=5, options={"K": 3})

@@ -10,13 +10,12 @@ import re
 import shutil
 import subprocess
 import sys
-import tomllib
 from collections.abc import Callable, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from fedmest import demo
+from fedmest import demo, inputs
 from fedmest.errors import InputError
 from fedmest.proposal import Proposal
 
@@ -98,13 +97,14 @@ def run(project: Path, resume: bool, say: Callable[[str], None]) -> dict[str, An
     study, app = project / "study.toml", project / "app"
     if not (app / "pyproject.toml").exists():
         raise InputError(f"{project} is no project of ours; 'fedmest deploy init' makes one")
-    Proposal.read(study)
+    given = json.dumps(inputs.read_toml(study))
+    Proposal.of(json.loads(given), str(study))
     folder = _run_folder(project / "runs", resume)
     command = shutil.which("flwr", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
     if command is None:
         raise InputError("between sites Flower is needed; pip install 'fedmest[site]'")
     folder.mkdir(parents=True, exist_ok=True)
-    given = json.dumps(tomllib.loads(study.read_text(encoding="utf-8")))
+    (folder / FAULT).unlink(missing_ok=True)  # of an earlier attempt
     config = folder / "config.toml"
     config.write_text(f"study = {json.dumps(given)}\nfolder = {json.dumps(str(folder.resolve()))}\n", encoding="utf-8")
     environment = {**os.environ, **QUIET, "FLWR_HOME": str((project / "server" / "flwr").resolve())}

@@ -38,7 +38,7 @@ _HOW_TO_IGNORE = "leave it out with --ignore (in Python: ignore=[...])"
 def read_frame(path: str | Path) -> pd.DataFrame:
     """A CSV (.csv, .tsv, also compressed: .csv.gz) or Parquet (.parquet, .pq) file as a data frame."""
     path = Path(path)
-    check_file(path, "a CSV or Parquet file")
+    _check_file(path, "a CSV or Parquet file")
     suffixes = [s.lower() for s in path.suffixes]
     try:
         if suffixes and suffixes[-1] in {".parquet", ".pq"}:
@@ -77,14 +77,7 @@ def _read_text(path: Path, separator: str) -> pd.DataFrame:
 
 def read_schema(path: str | Path) -> dict[str, Any]:
     """What a TOML file says: `target`, `site`, `model`, `features`, `ignore`, `[bounds] age = [0, 100]`."""
-    path = Path(path)
-    check_file(path, "a TOML file")
-    try:
-        schema = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"schema {path} is not valid TOML: {_first_line(error)}") from None
-    except OSError as error:
-        raise InputError(f"schema {path} cannot be read: {error.strerror}") from None
+    schema = read_toml(path)
     for key, value in schema.items():
         if key not in SCHEMA_KEYS:
             hint = nearest(key, SCHEMA_KEYS, "the keys are")
@@ -96,7 +89,19 @@ def read_schema(path: str | Path) -> dict[str, Any]:
     return schema
 
 
-def check_file(path: Path, wanted: str) -> None:
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """What a TOML file holds, or an InputError that says why it cannot be had."""
+    path = Path(path)
+    _check_file(path, "a TOML file")
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not valid TOML: {_first_line(error)}") from None
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def _check_file(path: Path, wanted: str) -> None:
     if path.is_dir():
         raise InputError(f"{path} is a folder; name {wanted}")
     if not path.exists():

@@ -1,7 +1,6 @@
 """What a server proposes to its sites: `study.toml`. Model, method, budget, columns; all of it public."""
 
 import hashlib
-import tomllib
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -42,13 +41,7 @@ class Proposal:
     @staticmethod
     def read(path: str | Path) -> "Proposal":
         """The proposal in a TOML file; an InputError names the line to mend."""
-        path = Path(path)
-        inputs.check_file(path, "a TOML file")
-        try:
-            given = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise InputError(f"{path} is not valid TOML: {error}") from None
-        return Proposal.of(given, str(path))
+        return Proposal.of(inputs.read_toml(path), str(path))
 
     @staticmethod
     def of(given: dict[str, Any], where: str) -> "Proposal":

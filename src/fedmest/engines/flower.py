@@ -10,7 +10,6 @@ import queue
 import sys
 import threading
 import time
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from flwr.serverapp import Grid, ServerApp
 from fedmest.deploy import FAULT, RESULT
 from fedmest.engines.remote import TooFewSites, run_study
 from fedmest.errors import InputError
+from fedmest.inputs import read_toml
 from fedmest.proposal import Proposal
 from fedmest.site import wire
 from fedmest.site.serve import Lines
@@ -137,7 +137,4 @@ def _study(text: str) -> tuple[dict[str, Any], str]:
     """A study as JSON, or the name of a TOML file at the server, and how to speak of it."""
     if text.lstrip().startswith("{"):
         return json.loads(text), "the study"
-    try:
-        return tomllib.loads(Path(text).read_text(encoding="utf-8")), text
-    except (OSError, tomllib.TOMLDecodeError) as error:
-        raise InputError(f"the study {text} cannot be read: {error}") from None
+    return read_toml(text), text

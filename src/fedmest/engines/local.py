@@ -13,9 +13,7 @@ from fedmest.methods.base import Step
 from fedmest.models import Model
 from fedmest.privacy.gdp import Array
 from fedmest.privacy.noise import Keys, SeededNoise
-from fedmest.queries import Ask, SiteData
-
-LARGEST_THETA = 1e6
+from fedmest.queries import LARGEST_THETA, Ask, SiteData
 
 
 class LocalEngine:

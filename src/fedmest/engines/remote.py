@@ -217,7 +217,7 @@ def run_study(
         if terms_file.exists():  # a run keeps the sites and sizes that it began with
             terms = Terms.from_json(terms_file.read_text(encoding="utf-8"))
         else:
-            terms = replace(terms, seed=seed_word(saved.word, "public draws") % 2**63)
+            terms = replace(terms, seed=seed_word(saved.word, "public draws"))
             write_all(terms_file, lambda file: file.write(terms.as_json().encode()))
         name = f"{saved.word} {terms.as_json()}".encode()
         run = hashlib.blake2b(name, digest_size=16, person=b"fedmest run").hexdigest()

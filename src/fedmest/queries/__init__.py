@@ -1,6 +1,6 @@
 """Everything that a site can be asked."""
 
-from fedmest.queries.base import Ask, Query, Release, SiteData
+from fedmest.queries.base import LARGEST_THETA, Ask, Query, Release, SiteData
 from fedmest.queries.descent import Descent
 from fedmest.queries.gradient import Gradient
 from fedmest.queries.head import HeadParts, PaperFisherStep
@@ -10,6 +10,6 @@ from fedmest.queries.moments import Moments
 from fedmest.queries.newton import NewtonParts, NewtonStep, PaperNewton
 
 __all__ = [
-    "Ask", "Descent", "Gradient", "HeadParts", "Histogram", "LocalFit", "Moments", "NewtonParts", "NewtonStep",
-    "PaperFisherStep", "PaperNewton", "PooledFit", "Query", "Release", "SiteData",
+    "LARGEST_THETA", "Ask", "Descent", "Gradient", "HeadParts", "Histogram", "LocalFit", "Moments", "NewtonParts",
+    "NewtonStep", "PaperFisherStep", "PaperNewton", "PooledFit", "Query", "Release", "SiteData",
 ]  # fmt: skip

@@ -10,6 +10,8 @@ from fedmest.models import Clipping, Model
 from fedmest.privacy.gdp import Array
 from fedmest.privacy.noise import Keys, Noise
 
+LARGEST_THETA = 1e6  # beyond, rounding would swallow the noise: no site answers there
+
 
 @dataclass(frozen=True)
 class Release:

@@ -1,7 +1,6 @@
 """What a site allows, in a file that the site owns: `site.toml`. Nothing in it comes from a server."""
 
 import math
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,11 +47,7 @@ class Policy:
     def read(path: str | Path) -> "Policy":
         """The policy in a TOML file, paths in it taken from where it stands; an InputError names the line to mend."""
         path = Path(path)
-        inputs.check_file(path, "a TOML file")
-        try:
-            tables = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise InputError(f"{path} is not valid TOML: {error}") from None
+        tables = inputs.read_toml(path)
         _check_tables(tables, path)
         site, budget, allow = tables.get("site", {}), tables.get("budget", {}), tables.get("allow", {})
         for table, key in (("site", "name"), ("site", "data"), ("budget", "lifetime"), ("allow", "models")):

@@ -27,9 +27,9 @@ from fedmest.methods import Step
 from fedmest.models import Clipping
 from fedmest.privacy import secure
 from fedmest.privacy.gdp import Array
-from fedmest.privacy.noise import Noise, SeededNoise
+from fedmest.privacy.noise import Keys, Noise, SeededNoise, site_keys
 from fedmest.privacy.secure import GridNoise
-from fedmest.queries import Ask, Descent, SiteData
+from fedmest.queries import LARGEST_THETA, Ask, Descent, SiteData
 from fedmest.scaling import Scaling, from_bounds
 from fedmest.schema import Design
 from fedmest.site.ledger import Charge, Entry, Ledger, LedgerError, OverBudget
@@ -37,7 +37,6 @@ from fedmest.site.policy import Policy
 from fedmest.site.wire import Arrays, Head, Malformed, pack, unpack
 from fedmest.terms import Terms
 
-LARGEST_THETA = 1e6  # beyond, rounding would swallow the noise
 SCALES = (1e-30, 1e30)
 BOUNDS = (1e-9, 1e9)
 MOST_EDGES = 4096
@@ -341,9 +340,7 @@ class Vault:
         clipping = step.query.clipping(terms.clipping(bound), terms.model)
         return Ask(theta, clipping, penalty, drift, None)
 
-    def _site_keys(self) -> Any:
-        from fedmest.privacy.noise import site_keys
-
+    def _site_keys(self) -> Keys:
         return site_keys(np.array([self.policy.name], dtype=object))
 
     def _rows(self, run: Run, scaling: Scaling) -> SiteData:
