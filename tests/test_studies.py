@@ -421,6 +421,17 @@ def test_all_simulations_are_run_unless_studies_are_named_by_how_their_ids_begin
         Plan.of(["cnn-sam"])
 
 
+def test_a_study_of_hours_is_run_at_the_quick_scale_only_under_its_full_id() -> None:
+    def ids(name: str, scale: str) -> list[str]:
+        return [study.id for study in Plan.of([name], scale).studies]
+
+    assert ids("cnn-clients", "quick") == ["cnn-clients-mnist"]
+    assert ids("cnn-clients-cifar10", "quick") == ["cnn-clients-cifar10"]
+    assert ids("cnn-clients", "paper") == ["cnn-clients-mnist", "cnn-clients-cifar10"]
+    assert sum(cell.cost() for cell in Plan.of(["cnn-samples", "cnn-clients"]).cells()) < 2 * 4 * 3600  # two cores
+    assert "unless its full id is given" in STUDIES["cnn-clients-cifar10"].note
+
+
 def test_a_scale_has_its_own_points_and_repetitions_and_paper_builds_on_quick() -> None:
     quick, paper = (Plan.of(["cnn-samples-mnist", "mnist-binary"], scale) for scale in ("quick", "paper"))
     assert [[p.sizes.a for p in study.points] for study in quick.studies] == [[50, 400], [1]]

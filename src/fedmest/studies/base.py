@@ -46,6 +46,7 @@ class Study:
     block: int = 10  # repetitions in a cell
     apart: bool = False  # a cell for each estimator, where one fit takes minutes
     quick: tuple[Point, ...] = ()  # the points of the quick scale; all, where none are named
+    long: bool = False  # hours even so: the quick scale runs it only under its full id
 
     def at(self, scale: str) -> "Study":
         """The study with the points of a scale."""

@@ -17,6 +17,8 @@ SITES = (100, 200, 300, 500, 800, 1000)
 TOTAL = {"mnist": 60_000, "cifar10": 50_000}
 QUICK_ROWS, QUICK_SITES = (50, 400), (100, 1000)
 NOTE = "Quick has one run at the ends of the grid, paper all points."
+LONG = {"cifar10"}  # about 400 minutes of core time with all training images, at the quick scale
+LONG_NOTE = " About 400 minutes of core time even so, so quick leaves this study out unless its full id is given."
 
 
 def _samples(rows: tuple[int, ...]) -> tuple[Point, ...]:
@@ -46,7 +48,7 @@ STUDIES = (
             figure=f"CNN, increasing number of clients, {NAMES[name]}",
             design=DESIGNS[name], points=_clients(name, SITES), quick=_clients(name, QUICK_SITES),
             estimators=ESTIMATORS, layout=Layout(panels="calibration", lines="accuracy", x="m"), claims=("C12",),
-            note=NOTE, repetitions=(1, 4), block=1, apart=True,
+            note=NOTE + (LONG_NOTE if name in LONG else ""), repetitions=(1, 4), block=1, apart=True, long=name in LONG,
         )
         for name in NAMES
     ),

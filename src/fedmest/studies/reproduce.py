@@ -34,7 +34,10 @@ class Plan:
         cls, ids: Sequence[str] = (), scale: str = "quick", reps: int | None = None, mu: float | None = None,
         theta: tuple[float, ...] | None = None, feature_sd: float | None = None,
     ) -> "Plan":  # fmt: skip
-        """All simulations unless studies are named; `mu`, `theta` (the intercept first), `feature_sd` change them."""
+        """All simulations unless studies are named; `mu`, `theta` (the intercept first), `feature_sd` change them.
+
+        At the quick scale, a long study is left out unless its full id is given.
+        """
         if scale not in SCALES:
             raise InputError(f"there is no scale {scale!r}; choose {' or '.join(SCALES)}")
         if reps is not None and reps < 2:
@@ -47,7 +50,12 @@ class Plan:
             raise InputError("beta needs the intercept and at least one slope, finite numbers such as 0.5,-0.5")
         options = {"mu": mu, "theta": theta, "feature_sd": feature_sd}
         simulations = [name for name, study in STUDIES.items() if isinstance(study.design, Simulated)]
-        chosen = dict.fromkeys(study.id for name in ids or simulations for study in studies_named(name))
+        chosen = dict.fromkeys(
+            study.id
+            for name in ids or simulations
+            for study in studies_named(name)
+            if name == study.id or not (study.long and scale == "quick")
+        )
         studies = tuple(STUDIES[name].at(scale).changed(mu, theta, feature_sd) for name in chosen)
         given = {name: value for name, value in options.items() if value is not None}
         return cls(studies, reps, given, scale)
