@@ -9,15 +9,16 @@ if TYPE_CHECKING:
     from fedmest.fitting import compare, fit
     from fedmest.methods import METHODS
     from fedmest.models import MODELS, NetworkModel
+    from fedmest.planner import plan
     from fedmest.result import Result
 
 __version__ = "0.1.0"
-__all__ = ["METHODS", "MODELS", "Federation", "InputError", "NetworkModel", "Result", "compare", "fit"]
+__all__ = ["METHODS", "MODELS", "Federation", "InputError", "NetworkModel", "Result", "compare", "fit", "plan"]
 
 # compiled loops load with the first name that needs them, so that `import fedmest` and `fedmest --help` answer at once
 _HOMES = {
     "METHODS": "methods", "MODELS": "models", "Federation": "federation", "InputError": "errors", "Result": "result",
-    "NetworkModel": "models", "compare": "fitting", "fit": "fitting",
+    "NetworkModel": "models", "compare": "fitting", "fit": "fitting", "plan": "planner",
 }  # fmt: skip
 
 

@@ -78,6 +78,10 @@ class Call:
     ridge: Annotated[
         float | None, flag("--ridge", metavar="NUMBER", help="Penalty on squared slopes.")
     ] = None
+    errors: Annotated[
+        str | None,
+        flag("--errors", metavar="ROUTE", help="Standard errors: auto (default), model, sandwich, sites or none."),
+    ] = None
     no_intercept: Annotated[bool, flag("--no-intercept", help="Fit without an intercept.")] = False
     seed: Seed = None
     option: Annotated[
@@ -91,7 +95,8 @@ class Call:
 
     def settings(self) -> dict[str, Any]:
         """Arguments of `fedmest.fit` that were given; its own defaults stand for the rest."""
-        names = ("calibration", "clip", "schedule", "scaling", "weights", "participation", "ridge", "seed")
+        names = ("calibration", "clip", "schedule", "scaling", "weights", "participation", "ridge", "errors",
+                 "seed")  # fmt: skip
         given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         if self.bound is not None:
             given["bound"] = number(self.bound)
@@ -205,3 +210,23 @@ def parse_beta(text: str | None) -> tuple[float, ...] | None:
         return None if text is None else tuple(float(part) for part in text.split(","))
     except ValueError:
         raise InputError(f"--beta {text!r}: write numbers with commas between them, such as 0.5,-0.5,0.3") from None
+
+
+def parse_sizes(text: str) -> Any:
+    """One number, numbers with commas between them, or a file with a column of them."""
+    try:
+        found = [int(part.replace("_", "")) for part in text.split(",")]
+        return found if len(found) > 1 else found[0]
+    except ValueError:
+        pass
+    from fedmest.inputs import read_frame
+
+    if not Path(text).suffix:
+        raise InputError(f"--sizes {text!r}: write a number, numbers with commas between them, or name a CSV file")
+    frame = read_frame(text)
+    numbers = frame.select_dtypes("number")
+    named = [column for column in numbers if str(column).lower() in ("rows", "n", "size", "sizes")]
+    chosen = named or list(numbers)
+    if len(chosen) != 1:
+        raise InputError(f"{text}: name the column of sizes 'rows'; the columns are {', '.join(map(str, frame))}")
+    return numbers[chosen[0]].tolist()

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedmest import tables
-from fedmest.arguments import AsJson, Call, flag, parse_beta, parse_options, takes_call
+from fedmest.arguments import AsJson, Call, flag, parse_beta, parse_options, parse_sizes, takes_call
 from fedmest.errors import InputError
 from fedmest.progress import bar, work_bar
 from fedmest.site.commands import ledger_app
@@ -155,14 +155,16 @@ def _root(
 def fit(
     call: Call,
     method: Annotated[
-        str, typer.Option("--method", metavar="ID", help="One of those that 'fedmest methods' lists.")
+        str, typer.Option("--method", metavar="ID", help="One that 'fedmest methods' lists, or auto.")
     ] = "fednewton",
 ) -> None:
     """Fit one model and print its coefficients and its privacy statement."""
     from fedmest import fitting
     from fedmest.methods import method_named
 
-    method_named(method).with_options(options := parse_options(call.option), call.calibration or "certified")
+    options = parse_options(call.option)
+    if method != "auto":
+        method_named(method).with_options(options, call.calibration or "certified")
     with bar("reading"):
         federation, model = call.load()
     with bar(method) as progress:
@@ -183,12 +185,11 @@ def compare(
     An --option goes to the methods that have it.
     """
     from fedmest import fitting
-    from fedmest.methods import method_named
 
-    chosen = {name: method_named(name) for name in map(str.strip, methods.split(",")) if name}
+    chosen = [name for name in dict.fromkeys(map(str.strip, methods.split(","))) if name]
     if not chosen:
         raise InputError("--methods names no method; see 'fedmest methods'")
-    options = fitting.options_by_method(list(chosen), parse_options(call.option))
+    options = fitting.options_by_method(chosen, parse_options(call.option))
     with bar("reading"):
         federation, model = call.load()
     results: dict[str, Result] = {}
@@ -199,6 +200,55 @@ def compare(
             )
     content = {"model": model, "methods": {name: result.as_dict() for name, result in results.items()}}
     call.give(content, lambda: tables.show_comparison(federation, model, results))
+
+
+@app.command()
+def plan(
+    sizes: Annotated[
+        str, typer.Option("--sizes", metavar="N|N,N,...|FILE.csv", help="Rows of each site; one N with --sites.")
+    ],
+    features: Annotated[int, typer.Option("--features", metavar="N", help="Columns to explain with.")],
+    sites: Annotated[int | None, flag("--sites", metavar="N", help="Number of sites, all of one size.")] = None,
+    model: Annotated[str, typer.Option("--model", metavar="NAME", help="linear, logistic or poisson.")] = "logistic",
+    mu: Annotated[float, typer.Option("--mu", metavar="NUMBER", help="Privacy budget.")] = 2.0,
+    mu_for: Annotated[
+        float | None, flag("--mu-for", metavar="WIDTH", help="The mu that gives slopes a 95 % half-width of this.")
+    ] = None,
+    mu_for_mse: Annotated[
+        float | None, flag("--mu-for-mse", metavar="MSE", help="The mu that gives this mean squared error.")
+    ] = None,
+    rounds: Annotated[int | None, flag("--rounds", metavar="N", help="Most rounds that a run may take.")] = None,
+    most_bytes: Annotated[int | None, flag("--bytes", metavar="N", help="Most bytes that it may send.")] = None,
+    methods: Annotated[
+        str | None, flag("--methods", metavar="ID,ID,...", help="Those to consider (default: all that can be).")
+    ] = None,
+    bounded: Annotated[bool, flag("--bounded", help="Ranges of all columns will be declared.")] = False,
+    errors: Annotated[str, typer.Option("--errors", metavar="ROUTE", help="Standard errors, as in fit.")] = "auto",
+    intercept: Annotated[
+        float | None, flag("--intercept", metavar="NUMBER", help="Expected intercept (default 0.5).")
+    ] = None,
+    slopes: Annotated[
+        float | None, flag("--slopes", metavar="NUMBER", help="Expected length of the vector of slopes.")
+    ] = None,
+    feature_sd: Annotated[
+        float, typer.Option("--feature-sd", metavar="NUMBER", help="Expected spread of scaled features.")
+    ] = 1.0,
+    as_json: AsJson = False,
+) -> None:
+    """What a budget will buy, before it is spent: all methods, and the one to choose. Reads no rows."""
+    from fedmest import planner
+
+    chosen = [name for name in map(str.strip, methods.split(",")) if name] if methods is not None else None
+    with bar("planning"):
+        advice = planner.plan(
+            parse_sizes(sizes), features, model, mu, sites=sites, mse=mu_for_mse, half_width=mu_for, rounds=rounds,
+            bytes=most_bytes, methods=chosen, bounded=bounded, intercept=intercept, slopes=slopes,
+            feature_sd=feature_sd, errors=errors,
+        )  # fmt: skip
+    if as_json:
+        print(json.dumps(advice.as_dict(), indent=2, allow_nan=False))
+    else:
+        tables.show_plan(advice)
 
 
 @app.command()

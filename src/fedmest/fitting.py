@@ -18,9 +18,11 @@ from fedmest.checkpoint import Checkpoint
 from fedmest.engines import Engine, LocalEngine
 from fedmest.errors import InputError
 from fedmest.federation import Federation
+from fedmest.inference import Uncertainty, assess
 from fedmest.inputs import LARGEST_FEATURE
 from fedmest.methods import Record, Server, method_named
 from fedmest.models import Clipping, Model, model_named
+from fedmest.planner import AUTO, agree
 from fedmest.privacy.gdp import Array
 from fedmest.privacy.noise import seed_word
 from fedmest.privacy.statement import PrivacyReport, ReleaseRecord, account
@@ -45,6 +47,7 @@ def fit(
     participation: float = 1.0,
     ridge: float = 0.0,
     fit_intercept: bool = True,
+    errors: str = "auto",
     seed: int | None = None,
     progress: Callable[[int, int], None] | None = None,
     watch: Callable[[int, int, Array], None] | None = None,
@@ -54,6 +57,7 @@ def fit(
     """Fit a model over all sites; every site's rows are protected by mu-Gaussian differential privacy.
 
     model: a name, or a model of your own, such as NetworkModel(layers, shape). Networks take features as they are.
+    method: an id, or "auto": the one that a plan from public facts expects to do best (see `plan`).
     calibration="certified" derives all noise from proved sensitivities; "paper" reproduces the paper, gaps included.
     clip: "consistent" keeps the estimating equation unbiased, "norm" is the paper's, and the only one for networks.
     bound: "private" buys B with 1 % of mu^2, a number is used as it is, "paper" reads it off the data.
@@ -63,6 +67,9 @@ def fit(
     weights: "size", or the paper's "optimal" with `weight_constant` for trace(Sigma) / d.
     participation: the share of sites asked in each round.
     ridge: a penalty ridge/2 |slopes|^2 on the mean loss, in original units; of a network, on all parameters.
+    errors: standard errors. "auto" takes what comes free with the run; "model" trusts the model; "sandwich" holds where
+    the model is wrong; "sites" reads them off the spread of 20 sites or more; "none". Where the run does not release
+    what they need, "model" and "sandwich" buy it with 5 % of mu^2.
     seed: the same call with the same seed gives the same estimate; without one noise differs from run to run.
     progress: called with (rounds done, rounds in all); watch: with these and the estimate so far, where there is one.
     checkpoint: a folder. The same call with the same folder goes on where a stopped run ended.
@@ -77,9 +84,10 @@ def fit(
     """
     chosen = model_named(model) if isinstance(model, str) else copy(model)  # learns the classes; not the caller's own
     wishes = Wishes(
-        calibration, clip, bound, schedule, scaling, weights, weight_constant, participation, ridge, fit_intercept
-    )
-    terms = Terms.agree(federation, chosen, method, mu, wishes, options)
+        calibration, clip, bound, schedule, scaling, weights, weight_constant, participation, ridge, fit_intercept,
+        errors,
+    )  # fmt: skip
+    terms = agree(federation, chosen, method, mu, wishes, options)
     y = chosen.target(federation)
     if not max(federation.packed.max(), -federation.packed.min()) < LARGEST_FEATURE:  # images: no copy of them all
         raise InputError(f"a feature exceeds {LARGEST_FEATURE:g} in size; scale the column down")
@@ -123,6 +131,7 @@ def carry_out(
     theta = terms.method.run(server, plan.method_steps)
     if not np.isfinite(theta).all():
         raise InputError("the estimate is not finite: the steps are too long; lower eta, or scale the features")
+    uncertainty = _uncertainty(server, terms, theta)
     if model.outputs > 1:
         theta = theta - theta.mean(axis=0)
 
@@ -145,6 +154,7 @@ def carry_out(
         _report(server, caveats, engine.noise_caveat), _communication(server),
         tuple(original(t) for t in server.history), settings, has_intercept,
         None if server.site_thetas is None else original(server.site_thetas),
+        uncertainty.carried(_to_original(scaling, terms)),
     )  # fmt: skip
 
 
@@ -175,7 +185,7 @@ _FIT_SETTINGS = frozenset(name for name, p in signature(fit).parameters.items() 
 
 def options_by_method(methods: Sequence[str], options: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Each method's share of the options; one that no method has is a fault."""
-    known = {name: {f.name for f in fields(method_named(name))} for name in methods}  # type: ignore[arg-type]
+    known = {name: set() if name == AUTO else {f.name for f in fields(method_named(name))} for name in methods}  # type: ignore[arg-type]
     for option in options:
         if not any(option in names for names in known.values()):
             have = ", ".join(sorted(set().union(*known.values()))) or "none"
@@ -213,7 +223,27 @@ def _private_bound(server: Server, terms: Terms) -> float:
     counts = main_body(noisy, server.last_noise(0), float(server.sizes.sum()))
     if counts is None:
         return terms.model.guessed_bound(server.setting.columns)
-    return quantile(counts, SCORE_GRID, terms.method.bound_quantile or terms.model.bound_quantile)
+    return quantile(counts, SCORE_GRID, terms.bound_quantile)
+
+
+def _uncertainty(server: Server, terms: Terms, theta: Array) -> Uncertainty:
+    """Asks for the round that was bought for standard errors, if one was, and puts the pieces together."""
+    last, released = server.last, None
+    assert last is not None
+    for step in terms.plan.error_steps:
+        server.schedule = [*server.schedule[: len(server.records)], step]  # a fit without noise may end early
+        released = server.ask(step, theta)
+    return assess(server, terms, theta, last, released)
+
+
+def _to_original(scaling: scales.Scaling, terms: Terms) -> Array:
+    """The matrix that carries coefficients on the fit's scale (flat) to the original one, but for a constant."""
+    outputs, columns = terms.setting.shape
+    if not terms.model.linear:
+        return np.zeros((0, 0))
+    zero = scaling.to_original(np.zeros((1, columns)), terms.intercept)
+    moved = scaling.to_original(np.eye(columns), terms.intercept) - zero
+    return np.asarray(np.kron(np.eye(outputs), moved.T))
 
 
 def _measure(record: Record, release: int) -> tuple[Array, Array]:

@@ -12,6 +12,7 @@ from fedmest.errors import InputError
 from fedmest.federation import Index
 from fedmest.methods import method_named
 from fedmest.models import model_named
+from fedmest.planner import AUTO, agree
 from fedmest.schema import Column, Design, columns_of
 from fedmest.terms import Roster, Terms, Wishes
 
@@ -78,9 +79,11 @@ class Proposal:
             hashlib.sha256(repr(sorted(given.items())).encode()).hexdigest(),
         )  # fmt: skip
         try:
-            if not method_named(proposal.method).private or not np.isfinite(proposal.mu):
+            auto = proposal.method == AUTO
+            if not (auto or method_named(proposal.method).private) or not np.isfinite(proposal.mu):
                 raise InputError("sites answer private methods at a finite mu only")
-            proposal.terms(("a",), np.array([2]), 0)  # what cannot be agreed to is said now
+            trial = sites or [str(i) for i in range(quorum)]
+            proposal.terms(tuple(trial), np.full(len(trial), 2), 0)  # what cannot be agreed to is said now
         except InputError as fault:
             raise InputError(f"{where}: {fault}") from None
         return proposal
@@ -92,7 +95,7 @@ class Proposal:
         if design.classes:
             model.set_classes(design.classes)
         facts = Roster(np.array(sites, dtype=object), sizes, design.features, self.target, design.bounds)
-        terms = Terms.agree(facts, model, self.method, self.mu, self.wishes, self.options, seed)
+        terms = agree(facts, model, self.method, self.mu, self.wishes, self.options, seed)
         if terms.wishes.bound == "paper" or terms.scaling == "data":
             raise InputError("sites give out no bound and no scales that are read off their rows without paying")
         terms.plan  # noqa: B018 -- raises where no schedule can be written

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from fedmest.federation import Federation
+    from fedmest.planner import Advice
     from fedmest.result import Result
     from fedmest.site.policy import Policy
     from fedmest.studies.reproduce import Outcome, Plan
@@ -90,6 +91,41 @@ def show_comparison(federation: "Federation", model: str, results: dict[str, "Re
     if len(private) > 1:
         page.print()
         say(page, "Each private method spends its own budget: publish one, or the squares of mu add up.")
+
+
+def show_plan(advice: "Advice") -> None:
+    """Every method's expected error and what it is made of, and the one to choose."""
+    page = open_page()
+    n, assumed = advice.sizes, advice.population
+    say(page, f"{assumed.model.name} regression, {assumed.columns} coefficients, {n.sum():,} rows at {len(n):,} sites, "
+              f"mu = {advice.mu:g}")  # fmt: skip
+    page.print()
+    table = plain_table()
+    for head in ("method", "MSE", "/ pooled", "sampling", "privacy", "to go", "bias", "+-", "rounds", "MB", "errors"):
+        table.add_column(head, justify="left" if head == "method" else "right", no_wrap=True)
+    for c in advice.candidates:
+        p = c.prediction
+        parts = (f"{100 * part / p.mse:.0f} %" for part in (p.sampling, p.privacy, p.optimisation, p.bias))
+        table.add_row(
+            c.method, f"{p.mse:.3g}", f"{p.mse / advice.pooled:.2f}", *parts, f"{c.half_width:.2g}", f"{p.rounds:,}",
+            f"{p.bytes / 1e6:.3g}", "yes" if c.earns_errors else "no",
+        )  # fmt: skip
+    page.print(table)
+    page.print()
+    best = advice.best
+    chosen = "".join(f", {name}={value!r}" for name, value in best.settings.items())
+    say(page, f"Choose: fit(..., method={best.method!r}, mu={advice.mu:g}{chosen})")
+    page.print()
+    say(page, "MSE: summed over the coefficients, of features at unit scale; its parts are sampling error, privacy "
+              "noise, what is left of the way from the start, and the bias of averaging. +-: half-width of a 95 % "
+              "interval for a slope. errors: whether standard errors can be expected to hold.")  # fmt: skip
+    say(page, f"The pooled fit without privacy would have {advice.pooled:.3g}. Lower bound for any private method, up "
+              f"to constants: {advice.lower_bound:.3g}. The rows are worth {advice.effective_rows:,.0f} without "
+              "privacy.")  # fmt: skip
+    say(page, f"Assumed of the rows: intercept {assumed.intercept:g}, slopes of length {assumed.slopes:g}, normal "
+              f"features with standard deviation {assumed.feature_sd:g}. No row was read.")  # fmt: skip
+    for name, why in advice.left_out.items():
+        say(page, f"Left out: {name}: {why}")
 
 
 def show_studies(plan: "Plan", workers: int, as_json: bool) -> None:

@@ -17,14 +17,18 @@ import numpy.typing as npt
 from fedmest import scaling as scales
 from fedmest.errors import InputError
 from fedmest.federation import Bounds, Index
+from fedmest.inference import FEWEST_SITES, MOST_PARAMETERS, ROUTES
 from fedmest.methods import CALIBRATIONS, WEIGHTS, Method, Setting, Step, method_named
 from fedmest.models import CLIPS, Clipping, Model, model_named
-from fedmest.privacy.budget import SCHEDULES
+from fedmest.privacy.budget import SCHEDULES, split
 from fedmest.privacy.gdp import Array
 from fedmest.privacy.noise import LOCAL_STEPS
+from fedmest.queries import Descent, Moments, NewtonParts, Spread
 from fedmest.queries.histogram import Histogram
 
 BOUND_SHARE = 0.01  # of mu^2 (mu / 10), for the histogram that chooses B
+ERROR_SHARE = 0.05  # of mu^2, where standard errors are bought
+ROBUST_QUANTILE = 0.995  # of score norms: where the model may be wrong, so may be what it gives back for cut scores
 ON_PAPER = {
     "model", "classes", "method", "mu", "wishes", "options", "seed", "sites", "sizes", "features", "target", "bounds",
 }  # fmt: skip
@@ -71,6 +75,7 @@ class Wishes:
     participation: float = 1.0
     ridge: float = 0.0
     fit_intercept: bool = True
+    errors: str = "auto"  # how standard errors are come by, see `Terms.errors`
 
     def settled(self, model: Model) -> "Wishes":
         """No None left."""
@@ -86,16 +91,27 @@ class Wishes:
 
 @dataclass(frozen=True)
 class Plan:
-    """The whole schedule: rounds that buy scales, the round that buys the bound, the method's own."""
+    """The whole schedule: rounds that buy scales, the round that buys the bound, the method's own, standard errors."""
 
     columns_to_scale: tuple[int, ...]
     scaling_steps: list[Step]
     bound_steps: list[Step]
     method_steps: list[Step]
+    error_steps: list[Step]
 
     @property
     def steps(self) -> list[Step]:
-        return [*self.scaling_steps, *self.bound_steps, *self.method_steps]
+        return [*self.scaling_steps, *self.bound_steps, *self.method_steps, *self.error_steps]
+
+
+@dataclass(frozen=True)
+class Errors:
+    """How standard errors are come by: the route, whether a round is bought for them, or why there are none."""
+
+    route: str
+    bought: bool = False
+    why: str = ""
+    for_sale: bool = False  # none come free, but errors="model" would buy them
 
 
 @dataclass(frozen=True)
@@ -136,7 +152,7 @@ class Terms:
             self.model.identity, self.method.id, facts.target_name, facts.features, sorted(facts.bounds.items()),
             self.mu, w.calibration, w.clip, w.bound, w.schedule, w.scaling, w.weights, w.weight_constant,
             w.participation, w.ridge, self.intercept, *sorted(self.options),
-            *(self.options[k] for k in sorted(self.options)),
+            *(self.options[k] for k in sorted(self.options)), *([w.errors] if w.errors != "auto" else []),
         )  # fmt: skip
         return repr([float(value) if _is_number(value) else value for value in settings])
 
@@ -177,6 +193,51 @@ class Terms:
         return "private"
 
     @cached_property
+    def errors(self) -> Errors:
+        """What "auto" stands for: whatever comes free with the run. An InputError where a wish cannot be met."""
+        wish, s = self.wishes.errors, self.setting
+        if wish == "none":
+            return Errors("none", why="no standard errors: none were asked for (errors='none')")
+        fault = self._no_errors()
+        last = self.method.schedule(s)[-1].query
+        curved, free = isinstance(last, NewtonParts | Moments), math.isinf(s.mu)
+        ready = isinstance(last, Moments) or (curved and self.model.dispersion_known)
+        many = len(s.sizes) >= FEWEST_SITES and isinstance(last, NewtonParts | Descent)
+        if fault is None and wish == "auto":
+            if ready or free:
+                return Errors("model", bought=not ready)
+            if many:
+                return Errors("sites")
+            fault = (
+                "it releases no curvature; errors='model' or errors='sandwich' buys it with "
+                f"{100 * ERROR_SHARE:.0f} % of mu^2"
+            )
+            return Errors("none", why=f"no standard errors for method {self.method.id!r}: {fault}", for_sale=True)
+        if fault is None and wish == "sites" and not many:
+            fault = f"it takes {FEWEST_SITES} sites or more that send estimates, or gradients with curvature"
+        if fault is None and wish == "sandwich":
+            return Errors("sites") if many else Errors("sandwich", bought=True)
+        if fault is None:
+            return Errors(wish, bought=wish == "model" and not ready)
+        if wish != "auto":
+            raise InputError(f"errors={wish!r} with method {self.method.id!r}: {fault}")
+        return Errors("none", why=f"no standard errors for method {self.method.id!r}: {fault}")
+
+    def _no_errors(self) -> str | None:
+        """Why there is no interval by any route, if so."""
+        if not self.model.linear:
+            return "networks have none"
+        if (size := math.prod(self.setting.shape)) > MOST_PARAMETERS:
+            return f"{size:,} parameters are too many for a covariance; at most {MOST_PARAMETERS}"
+        if not self.method.traced:
+            return "how its noise becomes error is not written down"
+        if self.setting.participation < 1:
+            return "they are worked out for runs in which every site takes part"
+        if self.setting.paper and math.isfinite(self.mu):
+            return "the paper's clipping has a bias that intervals would miss; use calibration='certified'"
+        return None
+
+    @cached_property
     def plan(self) -> Plan:
         """Split the budget and write the schedule, from public facts alone."""
         s, facts, left = self.setting, self.facts, 1.0
@@ -197,8 +258,13 @@ class Terms:
                 queries = [Histogram(self.method.bounds)]
                 bound_steps = scales.histogram_steps(everyone, queries, s.mu * math.sqrt(BOUND_SHARE))
                 left -= BOUND_SHARE
+        error_steps: list[Step] = []
+        if self.errors.bought:
+            prices = split(s.mu * math.sqrt(ERROR_SHARE), [1.0, 1.0])
+            error_steps = [Step(Spread(), prices[:, None], s.everyone, s.weights())]
+            left -= ERROR_SHARE
         own = replace(s, mu=s.mu * math.sqrt(left))
-        plan = Plan(columns, scaling_steps, bound_steps, self.method.schedule(own))
+        plan = Plan(columns, scaling_steps, bound_steps, self.method.schedule(own), error_steps)
         longest = max(len(step.mus) for step in plan.steps)
         if math.isfinite(s.mu) and max(len(plan.steps), longest) > MOST_STEPS:
             raise InputError(f"a private run takes at most {MOST_STEPS} rounds and {MOST_STEPS} local steps a round")
@@ -211,6 +277,12 @@ class Terms:
             penalty[:, int(self.intercept) :] /= scaling.scale**2
             penalty[:, : int(self.intercept)] = 0.0
         return penalty
+
+    @property
+    def bound_quantile(self) -> float:
+        """Of the score norms at the start: where a privately bought bound is put."""
+        usual = self.method.bound_quantile or self.model.bound_quantile
+        return max(usual, ROBUST_QUANTILE) if self.wishes.errors == "sandwich" else usual
 
     def clipping(self, bound: float) -> Clipping:
         """How rows are clipped once the bound is known."""
@@ -274,6 +346,7 @@ def _whole(value: Any) -> int:
 
 _CHOICES = {
     "calibration": CALIBRATIONS, "clip": CLIPS, "schedule": SCHEDULES, "scaling": scales.SCALINGS, "weights": WEIGHTS,
+    "errors": ROUTES,
 }  # fmt: skip
 
 

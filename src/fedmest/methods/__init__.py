@@ -1,7 +1,7 @@
 """The methods, by id. A new one is a file with a subclass of Method and a line here."""
 
 from fedmest.errors import InputError
-from fedmest.methods.base import CALIBRATIONS, WEIGHTS, Method, Record, Server, Setting, Step
+from fedmest.methods.base import CALIBRATIONS, WEIGHTS, Method, Moves, NotTraced, Record, Server, Setting, Step
 from fedmest.methods.baselines import LocalFits, Pooled
 from fedmest.methods.fedavg import FedAvg, NonPrivateFedAvg
 from fedmest.methods.fedhybrid import FedHybrid
@@ -28,5 +28,6 @@ def method_named(name: str) -> type[Method]:
 
 
 __all__ = [
-    "CALIBRATIONS", "METHODS", "WEIGHTS", "Method", "Record", "Server", "Setting", "Step", "method_named",
+    "CALIBRATIONS", "METHODS", "WEIGHTS", "Method", "Moves", "NotTraced", "Record", "Server", "Setting", "Step",
+    "method_named",
 ]  # fmt: skip

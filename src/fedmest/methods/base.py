@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -149,6 +149,7 @@ class Server:
     on_round: Callable[[int, int], None] | None = None
     on_theta: Callable[[Array], None] | None = None
     checkpoint: Checkpoint | None = None
+    last: Replies | None = None
 
     def __post_init__(self) -> None:
         self.sizes = self.setting.sizes.astype(float)
@@ -183,7 +184,8 @@ class Server:
         self.records.append(Record(step, done, ask.clipping, sizes, len(kept.combined), ask.floats_down))
         if self.on_round is not None:
             self.on_round(len(self.records), len(self.schedule))
-        return Replies(lambda: self.answer(number, step, ask)[0], done.sites, kept)
+        self.last = Replies(lambda: self.answer(number, step, ask)[0], done.sites, kept)
+        return self.last
 
     def last_noise(self, release: int) -> float:
         """Standard deviation of the noise in each number that the last round's replies added up to."""
@@ -200,6 +202,26 @@ class Server:
         return theta
 
 
+class Moves(Protocol):
+    """Who wants to know how a method turns noise into error: a prediction, or an interval."""
+
+    def gradient(self, step: Step, eta: float) -> None:
+        """The server takes a step along the average of noisy gradients."""
+
+    def descent(self, step: Step, eta: float, server_eta: float = 1.0) -> None:
+        """Sites take noisy steps of their own, and the server goes to the average of where they end."""
+
+    def newton(self, step: Step) -> None:
+        """The server divides the average of noisy gradients by that of noisy curvatures."""
+
+    def moments(self, step: Step) -> None:
+        """The server solves the normal equations of averaged noisy second moments."""
+
+
+class NotTraced(InputError):
+    """How noise becomes error is not written down for this method, or for these options."""
+
+
 class Method:
     """A federated estimator. Subclasses are frozen dataclasses whose fields are the options users may set."""
 
@@ -214,6 +236,7 @@ class Method:
     bound_quantile: ClassVar[float | None] = None  # where a bought bound is put; None: where the model says
     models: ClassVar[tuple[str, ...]] = ()  # regressions by name, or "network"; empty: all regressions
     networks: ClassVar[bool] = False  # takes networks as well
+    tries: ClassVar[dict[str, tuple[Any, ...]]] = {}  # values of options that a plan chooses from
 
     def schedule(self, s: Setting) -> list[Step]:
         """All rounds with their prices, from public facts alone; prices compose to at most s.mu at every site."""
@@ -222,6 +245,14 @@ class Method:
     def run(self, server: Server, steps: Sequence[Step]) -> Array:
         """Carry the steps out; the estimate (outputs, d)."""
         raise NotImplementedError
+
+    def propagate(self, moves: Moves, steps: Sequence[Step]) -> None:
+        """Tell the moves of `run`, one by one: what predictions, plans and standard errors are made of."""
+        raise NotTraced(f"method {self.id!r}: how its noise becomes error is not written down")
+
+    @property
+    def traced(self) -> bool:
+        return type(self).propagate is not Method.propagate
 
     @classmethod
     def takes(cls, model: Model) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedmest.errors import InputError
-from fedmest.methods.base import Method, Server, Setting, Step
+from fedmest.methods.base import Method, Moves, NotTraced, Server, Setting, Step
 from fedmest.privacy.gdp import Array
 from fedmest.queries import LocalFit, NewtonParts, PooledFit
 from fedmest.queries.local_fit import LARGEST_DENSE, NOT_CONVERGED
@@ -56,6 +56,11 @@ class Pooled(Method):
             if float(np.abs(direction).max()) < 1e-10 * (1 + float(np.abs(theta).max())):
                 return theta
         raise InputError(NOT_CONVERGED)
+
+    def propagate(self, moves: Moves, steps: Sequence[Step]) -> None:
+        if isinstance(steps[-1].query, PooledFit):
+            raise NotTraced("so many parameters are fitted without their curvature")
+        moves.newton(steps[-1])
 
 
 @dataclass(frozen=True)

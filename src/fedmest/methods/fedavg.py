@@ -6,7 +6,7 @@ Noise of the paper: 2 B eta sqrt(R K) / (mu n_i) on each local step, that is, R 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedmest.methods.base import Method, Server, Setting, Step, rounds
+from fedmest.methods.base import Method, Moves, Server, Setting, Step, rounds
 from fedmest.privacy.budget import step_shares
 from fedmest.privacy.gdp import Array
 from fedmest.queries import Descent
@@ -24,6 +24,7 @@ class FedAvg(Method):
     sends = "theta after K local steps, R times"
     samples_sites = True
     networks = True
+    tries = {"K": (15, 50), "R": (1, 2)}  # noqa: RUF012
 
     def schedule(self, s: Setting) -> list[Step]:
         shares = step_shares(self.R * self.K, s.schedule, s.damping(self.eta)).reshape(self.R, self.K)
@@ -34,6 +35,10 @@ class FedAvg(Method):
         for step in steps:
             theta = average(server, step, theta, self.server_eta)
         return theta
+
+    def propagate(self, moves: Moves, steps: Sequence[Step]) -> None:
+        for step in steps:
+            moves.descent(step, self.eta, self.server_eta)
 
 
 def average(server: Server, step: Step, theta: Array, server_eta: float) -> Array:

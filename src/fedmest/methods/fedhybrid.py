@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedmest.methods.base import Method, Server, Setting, Step, rounds
+from fedmest.methods.base import Method, Moves, Server, Setting, Step, rounds
 from fedmest.methods.fedavg import average
 from fedmest.methods.fedsgd import descend
 from fedmest.privacy.budget import step_shares
@@ -29,6 +29,7 @@ class FedHybrid(Method):
     sends = "theta after K1 local steps, then mean gradient K2 times"
     samples_sites = True
     networks = True
+    tries = {"K2": (10, 20, 40), "eta": (0.5, 1.0)}  # noqa: RUF012
 
     @classmethod
     def defaults(cls, calibration: str) -> dict[str, Any]:
@@ -43,3 +44,8 @@ class FedHybrid(Method):
     def run(self, server: Server, steps: Sequence[Step]) -> Array:
         theta = average(server, steps[0], server.start(), 1.0)
         return descend(server, steps[1:], theta, self.eta)
+
+    def propagate(self, moves: Moves, steps: Sequence[Step]) -> None:
+        moves.descent(steps[0], self.eta)
+        for step in steps[1:]:
+            moves.gradient(step, self.eta)

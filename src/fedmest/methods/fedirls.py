@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedmest.methods.base import Method, Server, Setting, Step
+from fedmest.methods.base import Method, Moves, Server, Setting, Step
 from fedmest.methods.fednewton import direction_from_parts
 from fedmest.privacy.budget import split
 from fedmest.privacy.gdp import Array
@@ -33,6 +33,7 @@ class FedIRLS(Method):
     title = "FedIRLS"
     sends = "noisy gradient and curvature, R times"
     in_paper = False
+    tries = {"R": (3, 4, 5), "share_early": (0.1, 0.2, 0.35, 0.5)}  # noqa: RUF012
 
     def schedule(self, s: Setting) -> list[Step]:
         early = [self.share_early / (self.R - 1)] * (self.R - 1) if self.R > 1 else []
@@ -51,3 +52,7 @@ class FedIRLS(Method):
             length = float(np.linalg.norm(direction))
             theta = server.note(theta - direction * min(1.0, LONGEST_STEP / max(length, 1e-300)))
         return theta
+
+    def propagate(self, moves: Moves, steps: Sequence[Step]) -> None:
+        for step in steps:
+            moves.newton(step)

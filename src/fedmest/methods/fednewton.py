@@ -23,7 +23,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fedmest.errors import InputError
-from fedmest.methods.base import Method, Server, Setting, Step, rounds
+from fedmest.methods.base import Method, Moves, NotTraced, Server, Setting, Step, rounds
 from fedmest.privacy.budget import split, step_shares
 from fedmest.privacy.gdp import Array
 from fedmest.queries import Descent, Gradient, Moments, NewtonParts, NewtonStep, PaperNewton, Query
@@ -51,6 +51,7 @@ class FedNewton(Method):
     id = "fednewton"
     title = "FedNewton"
     sends = "theta after K local steps, then noisy gradient and curvature"
+    tries = {"share1": (0.1, 0.2, 0.35, 0.5)}  # noqa: RUF012
 
     foreign = {  # noqa: RUF012
         "paper": ("curvature", "steps", "split", "send", "share_curvature", "lambda_min"),
@@ -111,6 +112,14 @@ class FedNewton(Method):
         if not isinstance(steps[1].query, NewtonParts):
             return server.note(reply.reshape(start.shape))
         return server.note(theta - direction_from_parts(server, reply, self.lambda_min).reshape(start.shape))
+
+
+    def propagate(self, moves: Moves, steps: Sequence[Step]) -> None:
+        if self.split or not isinstance(steps[-1].query, NewtonParts):
+            raise NotTraced("method 'fednewton': how its noise becomes error is written down for curvature='rows', "
+                            "send='parts', split=False")  # fmt: skip
+        moves.descent(steps[0], self.eta)
+        moves.newton(steps[1])
 
 
 def steps_by_features(server: Server, steps: Sequence[Step], theta: Array, lambda_min: float) -> Array:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedmest.methods.base import Method, Server, Setting, Step, rounds
+from fedmest.methods.base import Method, Moves, Server, Setting, Step, rounds
 from fedmest.privacy.budget import step_shares
 from fedmest.privacy.gdp import Array
 from fedmest.queries import Gradient
@@ -29,6 +29,7 @@ class FedSGD(Method):
     sends = "mean gradient, K times"
     samples_sites = True
     networks = True
+    tries = {"K": (25, 50, 100), "eta": (0.5, 1.0)}  # noqa: RUF012
 
     def schedule(self, s: Setting) -> list[Step]:
         shares = step_shares(self.K, s.schedule, s.damping(self.eta))
@@ -36,6 +37,10 @@ class FedSGD(Method):
 
     def run(self, server: Server, steps: Sequence[Step]) -> Array:
         return descend(server, steps, server.start(), self.eta)
+
+    def propagate(self, moves: Moves, steps: Sequence[Step]) -> None:
+        for step in steps:
+            moves.gradient(step, self.eta)
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,7 @@ class FedSGDM(FedSGD):
     id = "fedsgd-m"
     title = "FedSGD-M"
     in_paper = False
+    propagate = Method.propagate  # earlier directions are not among the moves
 
     def run(self, server: Server, steps: Sequence[Step]) -> Array:
         return descend(server, steps, server.start(), self.eta, self.momentum, self.average)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedmest.methods.base import Method, Server, Setting, Step, rounds
+from fedmest.methods.base import Method, Moves, Server, Setting, Step, rounds
 from fedmest.privacy.gdp import Array
 from fedmest.queries import Moments
 from fedmest.queries.newton import from_triangle, newton_direction, spectral_noise
@@ -38,3 +38,6 @@ class FedStats(Method):
         curvature = moments[:d, :d] + np.diag(server.penalty[0])
         theta = newton_direction(moments[:d, d], curvature, max(self.lambda_min, noise), None)
         return server.note(theta[None])
+
+    def propagate(self, moves: Moves, steps: Sequence[Step]) -> None:
+        moves.moments(steps[0])

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedmest.methods.base import Server, Step
+from fedmest.methods.base import Method, Server, Step
 from fedmest.methods.fedavg import FedAvg
 from fedmest.privacy.gdp import Array
 
@@ -18,6 +18,7 @@ class Scaffold(FedAvg):
     id = "scaffold"
     title = "DP-SCAFFOLD"
     sends = "theta after K drift-corrected local steps, R times"
+    propagate = Method.propagate  # drifts are not among the moves
 
     def run(self, server: Server, steps: Sequence[Step]) -> Array:
         s = server.setting

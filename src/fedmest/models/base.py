@@ -46,6 +46,7 @@ class Model:
     typical_curvature: ClassVar[float]  # of the loss, features of unit scale; a public guess that sets schedules
     bound_quantile: ClassVar[float] = 0.9  # of the scores at the start: where a privately bought bound is put
     scales_target: ClassVar[bool] = False
+    dispersion_known: ClassVar[bool] = True  # the model says how far responses lie from their mean
     curvature_cap: ClassVar[float | None] = None  # times z z' (`features`) bounds a row's curvature at every theta
     outputs = 1
     classes: tuple[Any, ...] = ()

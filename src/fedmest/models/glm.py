@@ -77,8 +77,28 @@ class GLM(Model):
         )  # fmt: skip
         return out
 
+    def mean_score_squares(self, rows: Rows, sites: Index, theta: Array, clipping: Clipping) -> Array:
+        """Mean of s s' over each site's rows, s the clipped score without penalty: (k, outputs * d, outputs * d)."""
+        size = theta.size
+        out = np.empty((len(sites), size, size))
+        for i, site in enumerate(sites):
+            X, begin = rows.of_site(site), rows.offsets[site]
+            residuals = np.ascontiguousarray(theta @ X.T)
+            norms = rows.norms[begin : begin + len(X)]
+            self.residual(residuals, rows.targets_of_site(site), clipping.bound / norms, clipping.consistent)
+            scores = (residuals.T[:, :, None] * X[:, None, :]).reshape(len(X), size)
+            out[i] = scores.T @ scores / max(len(X), 1)
+        return out
+
     def features(self, rows: Rows, site: int, theta: Array) -> Array:
         return rows.of_site(site)
+
+    def outcomes(self, eta: Array) -> tuple[Array, Array]:
+        """Responses that the model allows at linear predictors (k,), and how likely each is: both (k, responses).
+
+        Where responses are real numbers, a few that stand for all. Plans are made with them.
+        """
+        raise NotImplementedError
 
     def predictors(self, X: Array, theta: Array, intercept: bool) -> Array:
         return np.asarray(X @ theta[:, 1:].T + theta[:, 0] if intercept else X @ theta.T)

@@ -36,12 +36,19 @@ class Linear(GLM):
     curvature = staticmethod(_curvature)
     typical_curvature = 1.0
     scales_target = True
+    dispersion_known = False
 
     def target(self, federation: Federation) -> Array:
         return numeric_target(self, federation, "numbers")
 
     def mean(self, eta: Array) -> Array:
         return eta
+
+    def outcomes(self, eta: Array) -> tuple[Array, Array]:
+        from scipy.special import roots_hermitenorm
+
+        errors, chances = roots_hermitenorm(24)
+        return eta[:, None] + errors, np.tile(chances / chances.sum(), (len(eta), 1))
 
     def log_likelihood(self, eta: Array, y: Array) -> float:
         """At the variance that maximises it, as statsmodels reports it."""

@@ -80,5 +80,9 @@ class Logistic(GLM):
 
         return np.asarray(expit(eta))
 
+    def outcomes(self, eta: Array) -> tuple[Array, Array]:
+        p = self.mean(eta)
+        return np.tile([0.0, 1.0], (len(eta), 1)), np.column_stack([1 - p, p])
+
     def log_likelihood(self, eta: Array, y: Array) -> float:
         return float(-np.logaddexp(0.0, np.where(y > 0.5, -eta[:, 0], eta[:, 0])).sum())

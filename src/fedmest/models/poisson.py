@@ -147,5 +147,12 @@ class Poisson(GLM):
     def mean(self, eta: Array) -> Array:
         return np.exp(np.minimum(eta, 700.0))
 
+    def outcomes(self, eta: Array) -> tuple[Array, Array]:
+        from scipy.stats import poisson
+
+        means = self.mean(eta)
+        counts = np.arange(poisson.ppf(1 - 1e-7, means.max()) + 1)
+        return np.tile(counts, (len(eta), 1)), np.asarray(poisson.pmf(counts, means[:, None]))
+
     def log_likelihood(self, eta: Array, y: Array) -> float:
         return float((y * eta[:, 0] - self.mean(eta)[:, 0] - gammaln(y + 1)).sum())

@@ -1,0 +1,321 @@
+"""What a budget will buy, before it is spent: every method's predicted error, and the one to choose.
+
+Nothing but public facts enters: sizes, columns, bounds, the budget, and what is assumed of the rows.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedmest.errors import InputError
+from fedmest.inference import TOLERATED
+from fedmest.methods import METHODS, method_named
+from fedmest.models import Model, model_named
+from fedmest.queries import Moments, NewtonParts
+from fedmest.terms import Facts, Roster, Terms, Wishes
+from fedmest.theory import bounds
+from fedmest.theory.population import Population
+from fedmest.theory.prediction import Prediction, pooled_error, predict
+
+AUTO = "auto"
+TRIED = {"schedule": ("geometric", "uniform"), "weights": ("size", "optimal")}  # settings of `fit` that plans choose
+WISHES = frozenset(f.name for f in fields(Wishes))
+TIE = 0.05  # of an error: what fewer rounds may cost, less than what predictions are good for
+LEAST_GAIN = 0.02  # what another setting must win before it is preferred to the default
+BEYOND = ("takes", "sends")  # how the reasons begin for which a method is beyond the limits
+SMALLEST_MU, LARGEST_MU = 1e-3, 1e3
+NORMAL_95 = 1.959964
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A method at its best settings, which `fit` takes by name, and what is expected of it."""
+
+    method: str
+    settings: dict[str, Any]
+    terms: Terms = field(repr=False)
+    prediction: Prediction
+    regret: float  # error over that of the pooled fit, where rows are as assumed or harder, whichever is worse
+
+    @property
+    def earns_errors(self) -> bool:
+        """Whether intervals can be expected to hold: nothing but noise in the error, and the means to tell its size."""
+        p, terms = self.prediction, self.terms
+        arrives = isinstance(terms.plan.method_steps[-1].query, NewtonParts | Moments)  # whatever the steps' length
+        if terms.errors.route == "none" or (terms.wishes.errors == "sandwich" and not arrives):
+            return False
+        return p.missed <= (TOLERATED if arrives else TOLERATED / 5) * (p.sampling + p.privacy)
+
+    @property
+    def half_width(self) -> float:
+        """Of a 95 % interval for a slope."""
+        return NORMAL_95 * math.sqrt(float(self.prediction.variances.sum()))
+
+
+@dataclass(frozen=True)
+class Advice:
+    """All methods, the least error first, and the one to choose: of those that earn standard errors (unless none are
+    wanted) and are nearly as good as any, the one with fewest rounds.
+
+    `left_out` gives the reason for those without a prediction or beyond the limits.
+    """
+
+    best: Candidate
+    candidates: tuple[Candidate, ...]
+    left_out: dict[str, str]
+    mu: float
+    pooled: float  # expected error of the pooled fit without privacy
+    lower_bound: float
+    effective_rows: float
+    population: Population
+    sizes: npt.NDArray[np.int64]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain numbers and texts, for JSON."""
+        return {
+            "mu": self.mu if math.isfinite(self.mu) else None, "sites": len(self.sizes), "rows": int(self.sizes.sum()),
+            "effective_rows": self.effective_rows, "model": self.population.model.name,
+            "assumed": {key: getattr(self.population, key) for key in ("intercept", "slopes", "feature_sd")},
+            "choice": {"method": self.best.method, "settings": self.best.settings}, "pooled_mse": self.pooled,
+            "lower_bound": self.lower_bound, "left_out": self.left_out,
+            "methods": [
+                {
+                    "method": c.method, "settings": c.settings, "mse": c.prediction.mse,
+                    **{key: getattr(c.prediction, key) for key in PARTS}, "half_width": c.half_width,
+                    "rounds": c.prediction.rounds, "bytes": c.prediction.bytes,
+                }
+                for c in self.candidates
+            ],
+        }  # fmt: skip
+
+
+PARTS = ("sampling", "privacy", "optimisation", "bias")
+
+
+def plan(
+    sizes: npt.ArrayLike,
+    features: int,
+    model: str = "logistic",
+    mu: float = 2.0,
+    *,
+    sites: int | None = None,
+    mse: float | None = None,
+    half_width: float | None = None,
+    rounds: int | None = None,
+    bytes: int | None = None,
+    methods: Sequence[str] | None = None,
+    bounded: bool = False,
+    intercept: float | None = None,
+    slopes: float | None = None,
+    feature_sd: float = 1.0,
+    **settings: Any,
+) -> Advice:
+    """What each method will achieve on sites of these sizes, from public facts and assumptions alone.
+
+    sizes: the number of rows of each site, or one number for all `sites`.
+    mse, half_width: a target to reach; the smallest mu that does takes the place of `mu`.
+    rounds, bytes: limits on a run. methods: those to consider, by id (default: all that can be predicted).
+    bounded: whether ranges of all columns will be declared; if not, 5 % of the budget goes to scales.
+    intercept, slopes, feature_sd: the rows to expect, features being scaled; `slopes` is the length of their vector.
+    Further settings are those of `fit` (bound, clip, ridge ...).
+
+    >>> advice = plan([400] * 100, features=4, mu=2.0)
+    >>> advice.best.method, round(advice.best.prediction.mse / advice.pooled, 1)
+    ('fednewton', 1.1)
+    """
+    wishes = _wishes(settings)
+    n = _sizes(sizes, sites)
+    if isinstance(features, bool) or not isinstance(features, (int, np.integer)) or features < 1:
+        raise InputError(f"features={features!r} must be a whole number of at least 1")
+    chosen = model_named(model)
+    usual = Population.typical(chosen, int(features) + wishes.fit_intercept)
+    given = {"intercept": intercept, "slopes": slopes, "feature_sd": feature_sd}
+    for name, value in given.items():
+        if value is not None and not (isinstance(value, (int, float)) and math.isfinite(value)):
+            raise InputError(f"{name}={value!r} must be a number")
+    assumed = {name: float(value) for name, value in given.items() if value is not None}
+    population = replace(usual, **assumed)  # type: ignore[arg-type]
+    if not (population.feature_sd > 0 and population.slopes >= 0):
+        raise InputError("feature_sd must be positive, and slopes, a length, at least 0")
+    names = tuple(f"x{j + 1}" for j in range(int(features)))
+    declared = dict.fromkeys((*names, "y"), (0.0, 1.0)) if bounded else {}
+    facts = Roster(np.array([str(i) for i in range(len(n))], dtype=object), n, names, "y", declared)
+    limits = Limits(rounds, bytes)
+    if mse is None and half_width is None:
+        return advise(facts, chosen, mu, wishes, population, methods, limits)
+    if mse is not None and half_width is not None:
+        raise InputError("give one target, mse or half_width")
+    return _reach(facts, chosen, wishes, population, methods, limits, mse, half_width)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a run may take at most."""
+
+    rounds: int | None = None
+    bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if value is not None and (isinstance(value, bool) or not value >= 1):
+                raise InputError(f"{f.name}={value!r} must be at least 1")
+
+    def fault(self, p: Prediction) -> str | None:
+        if self.rounds is not None and p.rounds > self.rounds:
+            return f"{BEYOND[0]} {p.rounds:,} rounds"
+        if self.bytes is not None and p.bytes > self.bytes:
+            return f"{BEYOND[1]} {p.bytes:,} bytes"
+        return None
+
+
+def advise(
+    facts: Facts, model: Model, mu: float, wishes: Wishes, population: Population | None = None,
+    methods: Sequence[str] | None = None, limits: Limits = Limits(),  # noqa: B008
+) -> Advice:  # fmt: skip
+    """Every method at the settings that suit it best, the best method first."""
+    if wishes.calibration != "certified":
+        raise InputError("a plan is for calibration='certified': what the paper's clipping costs is not predicted")
+    columns = len(facts.features) + wishes.fit_intercept
+    population = population or Population.typical(model, columns)
+    found: list[Candidate] = []
+    left_out: dict[str, str] = {}
+    for name in methods if methods is not None else [m.id for m in METHODS.values() if m.private and m.takes(model)]:
+        try:
+            found.append(_best(facts, model, mu, wishes, population, name, limits))
+        except InputError as reason:
+            left_out[name] = str(reason)
+    if not found:
+        beyond = [f"{name} {fault}" for name, fault in left_out.items() if fault.startswith(BEYOND)]
+        if beyond:
+            raise InputError(f"no method keeps within the limits: {'; '.join(beyond)}; allow more, or declare bounds")
+        raise InputError("; ".join(dict.fromkeys(left_out.values())))
+    found.sort(key=lambda c: c.prediction.mse)
+    able = [c for c in found if c.earns_errors or wishes.errors == "none"] or found
+    least = min(c.regret for c in able)
+    enough = [c for c in able if c.regret <= (1 + TIE) * least]
+    best = min(enough, key=lambda c: c.prediction.rounds)
+    pooled = pooled_error(population, float(facts.sizes.sum()))
+    n, scale = facts.sizes.astype(float), columns / (float(facts.sizes.sum()) * pooled)
+    return Advice(
+        best, tuple(found), left_out, mu, pooled, bounds.lower_bound(n, columns, mu, scale, scale),
+        float(bounds.effective_sizes(n, columns, mu).sum()), population, facts.sizes,
+    )  # fmt: skip
+
+
+def agree(
+    facts: Facts, model: Model, method: str, mu: float, wishes: Wishes, options: dict[str, Any], seed: int = 0
+) -> Terms:
+    """Terms of a fit; where the method is "auto", of the one that a plan chooses from the public facts."""
+    if method == AUTO:
+        if options:
+            raise InputError(f"method='auto' chooses options itself; take {', '.join(options)} out, or name a method")
+        public = Roster(facts.sites, facts.sizes, facts.features, facts.target_name, facts.bounds)
+        best = advise(public, model, mu, wishes).best.terms
+        method, wishes, options = best.method.id, best.wishes, best.options
+    return Terms.agree(facts, model, method, mu, wishes, options, seed)
+
+
+def _best(
+    facts: Facts, model: Model, mu: float, wishes: Wishes, population: Population, name: str, limits: Limits
+) -> Candidate:
+    """The settings of least regret, found one option after another, from the defaults on."""
+    kind = method_named(name)
+    unequal = len(np.unique(facts.sizes)) > 1
+    free = {"schedule": wishes.schedule is None and "eta" in kind.tries, "weights": unequal and math.isfinite(mu)}
+    tries = {**kind.tries, **{key: values for key, values in TRIED.items() if free[key]}}
+    seen: dict[tuple[tuple[str, Any], ...], Candidate] = {}
+
+    def at(settings: dict[str, Any]) -> Candidate:
+        key = tuple(sorted(settings.items()))
+        if key not in seen:
+            seen[key] = _at(facts, model, mu, wishes, population, name, settings)
+        return seen[key]
+
+    def rank(settings: dict[str, Any]) -> tuple[bool, float]:
+        candidate = at(settings)
+        return limits.fault(candidate.prediction) is not None, candidate.regret
+
+    best: dict[str, Any] = {}
+    if wishes.errors == "auto" and (errors := at(best).terms.errors).route == "none" and errors.for_sale:
+        best["errors"] = "model"
+    for option, values in tries.items():
+        for value in values:
+            other = {**best, option: value}
+            (beyond, error), (beyond_now, error_now) = rank(other), rank(best)
+            if (beyond, error) < (beyond_now, error_now * (1 - LEAST_GAIN)):
+                best = other
+    if (fault := limits.fault(at(best).prediction)) is not None:
+        raise InputError(fault)
+    return at(best)
+
+
+def _at(
+    facts: Facts, model: Model, mu: float, wishes: Wishes, population: Population, name: str, settings: dict[str, Any]
+) -> Candidate:
+    wished = {key: value for key, value in settings.items() if key in WISHES}
+    options = {key: value for key, value in settings.items() if key not in WISHES}
+    terms = Terms.agree(facts, model, name, mu, replace(wishes, **wished), options)
+    prediction, harder = predict(terms, population), population.harder
+    rows = float(facts.sizes.sum())
+    ratios = prediction.mse / pooled_error(population, rows), predict(terms, harder).mse / pooled_error(harder, rows)
+    return Candidate(name, settings, terms, prediction, max(ratios))
+
+
+def _reach(
+    facts: Facts, model: Model, wishes: Wishes, population: Population, methods: Sequence[str] | None, limits: Limits,
+    mse: float | None, half_width: float | None,
+) -> Advice:  # fmt: skip
+    """The plan with the smallest mu, to three digits, whose best method meets the target."""
+    target = mse if mse is not None else half_width
+    what = "an MSE" if mse is not None else "a half-width"
+    if isinstance(target, bool) or not isinstance(target, (int, float)) or not target > 0:
+        raise InputError(f"a target must be a positive number, not {target!r}")
+
+    def missed(candidate: Candidate) -> float:
+        return (candidate.prediction.mse if mse is not None else candidate.half_width) / target
+
+    def least(mu: float) -> float:
+        """At the settings that suit mu = 2; the plan that comes out is made anew."""
+        return min(missed(_at(facts, model, mu, wishes, population, c.method, c.settings)) for c in able)
+
+    trial = advise(facts, model, 2.0, wishes, population, methods, limits)
+    able = [c for c in trial.candidates if c.earns_errors] or list(trial.candidates)
+    if (short := least(LARGEST_MU)) > 1:
+        raise InputError(f"{what} of {target:g} is out of reach: with hardly any privacy it is {short * target:.3g} "
+                         "for rows like these; more rows would help")  # fmt: skip
+    low, high = math.log(SMALLEST_MU), math.log(LARGEST_MU)
+    while high - low > 5e-3:
+        middle = (low + high) / 2
+        low, high = (low, middle) if least(math.exp(middle)) <= 1 else (middle, high)
+    while True:  # the one to choose may not be the one with the least error
+        digits = 2 - math.floor(high / math.log(10))
+        mu = math.ceil(math.exp(high) * 10.0**digits) / 10.0**digits
+        advice = advise(facts, model, mu, wishes, population, methods, limits)
+        if missed(advice.best) <= 1 or mu >= LARGEST_MU:
+            return advice
+        high += min(0.5 * math.log(missed(advice.best)), 0.5) + 5e-3
+
+
+def _wishes(settings: dict[str, Any]) -> Wishes:
+    for name in settings:
+        if name not in WISHES:
+            raise InputError(f"plan has no setting {name!r}; those of fit are {', '.join(sorted(WISHES))}")
+    return Wishes(**settings)
+
+
+def _sizes(sizes: npt.ArrayLike, sites: int | None) -> npt.NDArray[np.int64]:
+    n = np.asarray(sizes)
+    if (n.ndim == 0) != (sites is not None):
+        raise InputError("give one size and the number of sites (sites=...), or a list of sizes without it")
+    if sites is not None:
+        if isinstance(sites, bool) or not isinstance(sites, (int, np.integer)) or sites < 1:
+            raise InputError(f"sites={sites!r} must be a whole number of at least 1")
+        n = np.full(int(sites), n)
+    if n.ndim != 1 or n.size == 0 or n.dtype.kind not in "iuf" or not (n >= 1).all() or (n != np.floor(n)).any():
+        raise InputError("sizes must list the number of rows of every site: whole numbers of at least 1")
+    return n.astype(np.int64)

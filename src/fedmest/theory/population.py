@@ -1,0 +1,280 @@
+"""The rows that a plan assumes: normal features and responses from the model. No real row is read.
+
+With normal features of one spread, all that a regression's error depends on is the intercept, the length of the slopes
+and the number of features. So a row is (intercept, part along the slopes, part across them), its means are sums over a
+few hundred nodes, and a matrix such as the curvature is a block for (intercept, along) and one number for each of the
+directions across, which are all alike.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+
+import numba as nb
+import numpy as np
+from numba import types
+from scipy.special import roots_genlaguerre, roots_hermitenorm
+
+from fedmest.errors import InputError
+from fedmest.models import GLM, Clipping, Model
+from fedmest.models.kernels import F8, FUNCTION, MATRIX, VECTOR
+from fedmest.privacy.gdp import Array
+from fedmest.queries.histogram import SCORE_GRID
+
+ALONG_NODES = 12
+ACROSS_NODES = 3
+SPREAD_NODES = 7  # over the uncertainty of theta
+DRAWS = 20_000  # for the quantiles of score norms, which few nodes do not show
+LEAST_VARIANCE = 1e-10  # of a predictor: slopes are differences
+RARE = 1e-6  # nodes of less weight are left out
+
+
+@dataclass(frozen=True)
+class Population:
+    """What is assumed of rows: the truth's intercept, the length of its slopes, the spread of the features.
+
+    `columns` counts the intercept's.
+    """
+
+    model: Model
+    columns: int
+    intercept: float = 0.5
+    slopes: float = 0.7
+    feature_sd: float = 1.0
+
+    @staticmethod
+    def typical(model: Model, columns: int) -> "Population":
+        """What is assumed where nothing is said: moderate effects, of which counts show more."""
+        return Population(model, columns, slopes=0.35 if model.name == "poisson" else 0.7)
+
+    @cached_property
+    def harder(self) -> "Population":
+        """The same predictors from features half as spread: curvature is a quarter, and descent slower."""
+        return replace(self, slopes=2 * self.slopes, feature_sd=self.feature_sd / 2)
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.model, GLM) and self.model.outputs == 1):
+            raise InputError(f"a plan is for linear, logistic and Poisson regressions, not for the {self.model.name} "
+                             "model")  # fmt: skip
+
+    @property
+    def glm(self) -> GLM:
+        assert isinstance(self.model, GLM)
+        return self.model
+
+    @property
+    def across(self) -> int:
+        """Directions of the features across the slopes."""
+        return max(self.columns - 2, 0)
+
+    @property
+    def directions(self) -> Array:
+        """How many directions each of the three coordinates stands for."""
+        return np.array([1.0, 1.0 if self.columns > 1 else 0.0, float(self.across)])
+
+    @property
+    def truth(self) -> Array:
+        return np.array([self.intercept, self.slopes if self.columns > 1 else 0.0, 0.0])
+
+    @cached_property
+    def nodes(self) -> "Nodes":
+        t, weight_t = _normal(ALONG_NODES)
+        square, weight_a = _chi_square(self.across, ACROSS_NODES)
+        along, across = (grid.ravel() for grid in np.meshgrid(t, np.sqrt(square), indexing="ij"))
+        weights = np.outer(weight_t, weight_a).ravel()
+        x = self._rows(along, across)
+        y, chances = self.glm.outcomes(x @ self.truth)
+        joint = weights[:, None] * chances
+        kept = joint > RARE
+        return Nodes(self, x[np.nonzero(kept)[0]], y[kept], joint[kept] / joint[kept].sum())
+
+    @cached_property
+    def score_counts(self) -> Array:
+        """Shares of the rows' score norms at theta = 0 in the bins of the grid that a bound is bought on."""
+        rng = np.random.default_rng(0)
+        x = self._rows(rng.standard_normal(DRAWS), np.sqrt(rng.chisquare(self.across, DRAWS) if self.across else
+                                                            np.zeros(DRAWS)))  # fmt: skip
+        y, chances = self.glm.outcomes(x @ self.truth)
+        place = (chances.cumsum(axis=1) < rng.random((DRAWS, 1))).sum(axis=1)
+        drawn = np.take_along_axis(y, np.minimum(place, y.shape[1] - 1)[:, None], axis=1)[:, 0]
+        rows = Nodes(self, x, drawn, np.full(DRAWS, 1 / DRAWS))
+        norms = np.abs(rows.residuals(np.zeros((DRAWS, 1)), Clipping("norm"))[:, 0]) * rows.norms
+        counts = np.bincount(np.searchsorted(SCORE_GRID, norms, side="right"), minlength=len(SCORE_GRID) + 1)
+        return np.asarray(counts / DRAWS)
+
+    def trace(self, matrix: Array) -> float:
+        return float(self.directions @ np.diag(matrix))
+
+    def length(self, vector: Array) -> float:
+        return float(self.directions @ vector**2)
+
+    def _rows(self, along: Array, across: Array) -> Array:
+        scale = self.feature_sd if self.columns > 1 else 0.0
+        return np.column_stack([
+            np.ones_like(along), scale * along, scale * across / math.sqrt(max(self.across, 1)),
+        ])  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """Weighted rows. The third coordinate is the root mean square over the directions across."""
+
+    population: Population
+    x: Array
+    y: Array
+    weights: Array
+
+    @cached_property
+    def norms(self) -> Array:
+        return np.asarray(np.sqrt(self.x**2 @ self.population.directions))
+
+    def predictors(self, theta: Array, spread: Array | None) -> tuple[Array, Array]:
+        """Linear predictors at a theta, or at a few values around it where theta is uncertain with covariance `spread`.
+
+        (rows, values) and the weights of the values.
+        """
+        centre = (self.x @ theta)[:, None]
+        if spread is None:
+            return centre, np.ones(1)
+        z, weights = _normal(SPREAD_NODES)
+        block, across = spread[:2, :2], spread[2, 2]
+        variance = np.einsum("ij,jk,ik->i", self.x[:, :2], block, self.x[:, :2])
+        variance += across * self.population.across * self.x[:, 2] ** 2
+        return centre + np.sqrt(np.maximum(variance, LEAST_VARIANCE))[:, None] * z, weights
+
+    def residuals(self, eta: Array, clipping: Clipping) -> Array:
+        """What multiplies x in each row's clipped score, (rows, values)."""
+        out = eta.reshape(1, -1).copy()
+        many = eta.shape[1]
+        self.model.residual(out, np.repeat(self.y, many), np.repeat(clipping.bound / self.norms, many),
+                            clipping.consistent)  # fmt: skip
+        return out.reshape(-1, many)
+
+    def curvatures(self, eta: Array, clipping: Clipping) -> Array:
+        many = eta.shape[1]
+        out = np.empty((1, 1, eta.size))
+        self.model.curvature(
+            np.ascontiguousarray(eta.reshape(1, -1)), np.repeat(self.y, many), np.repeat(self.norms, many),
+            clipping.bound, clipping.consistent, clipping.curvature, out,
+        )  # fmt: skip
+        return out.reshape(-1, many)
+
+    def score(self, theta: Array, clipping: Clipping, spread: Array | None = None) -> Array:
+        """Mean clipped score, over the uncertainty of theta too."""
+        eta, weights = self.predictors(theta, spread)
+        mean = (self.weights * (self.residuals(eta, clipping) @ weights)) @ self.x
+        mean[2] = 0.0
+        return np.asarray(mean)
+
+    def descend(self, state: "State", clipping: Clipping, eta: float, variances: Array, per_row: float, scores: Array,
+                common: Array) -> None:  # fmt: skip
+        """Follow gradient steps of size eta with noise of these variances, changing the state; see `_descend`."""
+        z, weights = _normal(SPREAD_NODES)
+        model = self.population.glm
+        _descend(
+            model.residual, self.x, np.repeat(self.y, len(z)), np.repeat(clipping.bound / self.norms, len(z)),
+            self.weights, clipping.consistent, float(self.population.across), z, weights, eta,
+            np.ascontiguousarray(variances), per_row, scores, common, state.mean, state.passed, state.by_score,
+            state.noise,
+        )  # fmt: skip
+
+    def curvature(self, theta: Array, clipping: Clipping) -> Array:
+        eta, _ = self.predictors(theta, None)
+        return self._matrix(self.curvatures(eta, clipping)[:, 0])
+
+    def score_covariance(self, theta: Array, clipping: Clipping) -> Array:
+        """Of one row's clipped score."""
+        eta, _ = self.predictors(theta, None)
+        mean = self.score(theta, clipping)
+        return self._matrix(self.residuals(eta, clipping)[:, 0] ** 2) - np.outer(mean, mean)
+
+    def _matrix(self, factors: Array) -> Array:
+        matrix = self.x.T @ ((self.weights * factors)[:, None] * self.x)
+        matrix[2, :2] = matrix[:2, 2] = 0.0  # the directions across are symmetric about zero
+        for j in range(3):
+            if self.population.directions[j] == 0:
+                matrix[j, j] = 1.0  # no such direction; keeps matrices regular
+        return np.asarray(matrix)
+
+    @property
+    def model(self) -> GLM:
+        return self.population.glm
+
+
+@dataclass
+class State:
+    """What descent changes: the mean of theta, its derivative by the mean score, the covariance of the noise in it, and
+    what is left of where it began.
+    """
+
+    mean: Array
+    by_score: Array
+    noise: Array
+    passed: Array
+
+
+@nb.njit(
+    types.void(FUNCTION, MATRIX, VECTOR, VECTOR, VECTOR, types.boolean, F8, VECTOR, VECTOR, F8, VECTOR, F8, MATRIX,
+               MATRIX, VECTOR, MATRIX, MATRIX, MATRIX),
+    cache=True,
+)  # fmt: skip
+def _descend(residual, x, y, limits, weights, consistent, across, z, chances, eta, variances, per_row, scores, common, mean, passed, by_score, noise):  # type: ignore[no-untyped-def]  # noqa: E501
+    """At each step the mean score, and how it changes with theta, are averages over the spread that theta has by then.
+
+    The change is the regression of the score on theta: far from the truth clipped scores are nearly flat, whatever the
+    curvature says.
+    """
+    rows, many = x.shape[0], z.size
+    predictors = np.empty((1, rows * many))
+    sds = np.empty(rows)
+    for k in range(variances.size):
+        spread = passed @ common @ passed.T + per_row * (by_score @ scores @ by_score.T) + noise
+        for i in range(rows):
+            a, b, c = x[i, 0], x[i, 1], x[i, 2]
+            square = spread[0, 0] * a * a + 2 * spread[0, 1] * a * b + spread[1, 1] * b * b
+            square += spread[2, 2] * across * c * c
+            sds[i] = math.sqrt(max(square, LEAST_VARIANCE))
+            centre = mean[0] * a + mean[1] * b
+            for j in range(many):
+                predictors[0, i * many + j] = centre + sds[i] * z[j]
+        residual(predictors, y, limits, consistent)
+        shrink = np.eye(3)
+        score = np.zeros(2)
+        for i in range(rows):
+            level, slope = 0.0, 0.0
+            for j in range(many):
+                r = predictors[0, i * many + j] * chances[j]
+                level += r
+                slope += r * z[j]
+            a, b, c = x[i, 0], x[i, 1], x[i, 2]
+            slope *= eta * weights[i] / sds[i]
+            score[0] += weights[i] * level * a
+            score[1] += weights[i] * level * b
+            shrink[0, 0] -= slope * a * a
+            shrink[0, 1] -= slope * a * b
+            shrink[1, 1] -= slope * b * b
+            shrink[2, 2] -= slope * c * c
+        shrink[1, 0] = shrink[0, 1]
+        mean[0] -= eta * score[0]
+        mean[1] -= eta * score[1]
+        passed[:] = shrink @ passed
+        by_score[:] = shrink @ by_score
+        noise[:] = shrink @ noise @ shrink
+        for j in range(3):
+            by_score[j, j] -= eta
+            noise[j, j] += variances[k]
+
+
+@lru_cache
+def _normal(count: int) -> tuple[Array, Array]:
+    """Nodes and weights of a standard normal."""
+    nodes, weights = roots_hermitenorm(count)
+    return np.asarray(nodes), np.asarray(weights / weights.sum())
+
+
+@lru_cache
+def _chi_square(freedom: int, count: int) -> tuple[Array, Array]:
+    if freedom == 0:
+        return np.zeros(1), np.ones(1)
+    nodes, weights = roots_genlaguerre(count, freedom / 2 - 1)
+    return np.asarray(2 * nodes), np.asarray(weights / weights.sum())
