@@ -2,7 +2,7 @@
 
     python benchmarks/intervals.py [--runs 500] [--workers 2] [--method auto] [--rows KIND]
 
-50 sites, 20,000 rows, d = 5. Sizes are equal or lognormal (log-sd 0.8). In the overdispersed cells counts are negative
+100 sites, 40,000 rows, d = 5. Sizes are equal or lognormal (log-sd 0.8). In the overdispersed cells counts are negative
 binomial with variance lambda + lambda^2 / 2, the model fitted is Poisson, and errors="sandwich"; the pooled fit beside
 it has sandwich errors, too. The method is what `fm.plan` chooses for the cell, once, from public facts. Coverage is of
 all five coefficients in all runs; its standard error is over runs. "worst" is the coefficient farthest from 95 %.
@@ -21,7 +21,7 @@ import fedmest as fm
 from fedmest.federation import Federation
 from fedmest.simulation import FEATURE_SD, TRUTH, simulate
 
-SITES, ROWS = 50, 20_000
+SITES, ROWS = 100, 40_000
 CELLS = [
     (kind, sizes, mu)
     for kind in ("logistic", "poisson", "overdispersed")

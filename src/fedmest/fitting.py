@@ -26,7 +26,7 @@ from fedmest.planner import AUTO, agree
 from fedmest.privacy.gdp import Array
 from fedmest.privacy.noise import seed_word
 from fedmest.privacy.statement import PrivacyReport, ReleaseRecord, account
-from fedmest.queries.histogram import SCORE_GRID, main_body, quantile
+from fedmest.queries.histogram import SCORE_GRID, main_body
 from fedmest.result import Communication, Result
 from fedmest.terms import Terms, Wishes
 
@@ -221,9 +221,7 @@ def _private_bound(server: Server, terms: Terms) -> float:
     """The quantile of the noisy histogram; where the budget is too small to see the rows, a guess."""
     noisy = server.ask(terms.plan.bound_steps[0], server.start(), edges=SCORE_GRID[None]).combined()
     counts = main_body(noisy, server.last_noise(0), float(server.sizes.sum()))
-    if counts is None:
-        return terms.model.guessed_bound(server.setting.columns)
-    return quantile(counts, SCORE_GRID, terms.bound_quantile)
+    return terms.bought_bound(counts)
 
 
 def _uncertainty(server: Server, terms: Terms, theta: Array) -> Uncertainty:

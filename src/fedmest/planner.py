@@ -40,15 +40,16 @@ class Candidate:
     terms: Terms = field(repr=False)
     prediction: Prediction
     regret: float  # error over that of the pooled fit, where rows are as assumed or harder, whichever is worse
+    missed: float  # what intervals would not show, over what they do; likewise
 
     @property
     def earns_errors(self) -> bool:
         """Whether intervals can be expected to hold: nothing but noise in the error, and the means to tell its size."""
-        p, terms = self.prediction, self.terms
+        terms = self.terms
         arrives = isinstance(terms.plan.method_steps[-1].query, NewtonParts | Moments)  # whatever the steps' length
         if terms.errors.route == "none" or (terms.wishes.errors == "sandwich" and not arrives):
             return False
-        return p.missed <= (TOLERATED if arrives else TOLERATED / 5) * (p.sampling + p.privacy)
+        return self.missed <= (TOLERATED if arrives else TOLERATED / 5)
 
     @property
     def half_width(self) -> float:
@@ -260,10 +261,12 @@ def _at(
     wished = {key: value for key, value in settings.items() if key in WISHES}
     options = {key: value for key, value in settings.items() if key not in WISHES}
     terms = Terms.agree(facts, model, name, mu, replace(wishes, **wished), options)
-    prediction, harder = predict(terms, population), population.harder
     rows = float(facts.sizes.sum())
-    ratios = prediction.mse / pooled_error(population, rows), predict(terms, harder).mse / pooled_error(harder, rows)
-    return Candidate(name, settings, terms, prediction, max(ratios))
+    expected = {p: predict(terms, p) for p in (population, population.harder)}
+    return Candidate(
+        name, settings, terms, expected[population], max(e.mse / pooled_error(p, rows) for p, e in expected.items()),
+        max(e.missed / (e.sampling + e.privacy) for e in expected.values()),
+    )  # fmt: skip
 
 
 def _reach(

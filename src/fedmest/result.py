@@ -136,7 +136,7 @@ class Result:
             raise InputError(f"R has shape {matrix.shape}; it needs a column for each of the {size} coefficients")
         away = matrix @ self.coefficients.ravel() - np.asarray(r, dtype=float)
         within = matrix @ self.cov @ matrix.T
-        if np.linalg.matrix_rank(within) < len(matrix):
+        if np.linalg.eigvalsh(within)[0] <= 1e-10 * np.linalg.norm(matrix) ** 2 * np.linalg.norm(self.cov):
             raise InputError("the restrictions in R repeat each other (or, of classes, sum to zero anyway)")
         statistic = float(away @ np.linalg.solve(within, away))
         count, freedom = len(matrix), self.uncertainty.freedom

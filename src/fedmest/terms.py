@@ -24,11 +24,10 @@ from fedmest.privacy.budget import SCHEDULES, split
 from fedmest.privacy.gdp import Array
 from fedmest.privacy.noise import LOCAL_STEPS
 from fedmest.queries import Descent, Moments, NewtonParts, Spread
-from fedmest.queries.histogram import Histogram
+from fedmest.queries.histogram import SCORE_GRID, Histogram, quantile
 
 BOUND_SHARE = 0.01  # of mu^2 (mu / 10), for the histogram that chooses B
 ERROR_SHARE = 0.05  # of mu^2, where standard errors are bought
-ROBUST_QUANTILE = 0.995  # of score norms: where the model may be wrong, so may be what it gives back for cut scores
 ON_PAPER = {
     "model", "classes", "method", "mu", "wishes", "options", "seed", "sites", "sizes", "features", "target", "bounds",
 }  # fmt: skip
@@ -278,11 +277,16 @@ class Terms:
             penalty[:, : int(self.intercept)] = 0.0
         return penalty
 
-    @property
-    def bound_quantile(self) -> float:
-        """Of the score norms at the start: where a privately bought bound is put."""
-        usual = self.method.bound_quantile or self.model.bound_quantile
-        return max(usual, ROBUST_QUANTILE) if self.wishes.errors == "sandwich" else usual
+    def bought_bound(self, counts: Array | None) -> float:
+        """The bound from a histogram of score norms at the start, or a guess where noise leaves nothing of it.
+
+        Where the model may be wrong (errors="sandwich"), what it gives back for cut scores may be, too: cut fewer.
+        """
+        if counts is None:
+            return self.model.guessed_bound(self.setting.columns)
+        level = self.method.bound_quantile or self.model.bound_quantile
+        stretch = self.model.stretch if self.wishes.errors == "sandwich" else 1.0
+        return stretch * quantile(counts, SCORE_GRID, level)
 
     def clipping(self, bound: float) -> Clipping:
         """How rows are clipped once the bound is known."""

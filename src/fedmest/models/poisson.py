@@ -136,6 +136,7 @@ class Poisson(GLM):
     residual = staticmethod(_residual)
     curvature = staticmethod(_curvature)
     typical_curvature = 0.3
+    stretch = 3.0  # what is given back for cut scores is the Poisson distribution's; counts may have longer tails
 
     def target(self, federation: Federation) -> Array:
         y = numeric_target(self, federation, "counts 0, 1, 2, ...")

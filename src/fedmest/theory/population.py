@@ -24,7 +24,7 @@ from fedmest.queries.histogram import SCORE_GRID
 ALONG_NODES = 12
 ACROSS_NODES = 3
 SPREAD_NODES = 7  # over the uncertainty of theta
-DRAWS = 20_000  # for the quantiles of score norms, which few nodes do not show
+DRAWS = 20_000
 LEAST_VARIANCE = 1e-10  # of a predictor: slopes are differences
 RARE = 1e-6  # nodes of less weight are left out
 
@@ -53,7 +53,7 @@ class Population:
         return replace(self, slopes=2 * self.slopes, feature_sd=self.feature_sd / 2)
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.model, GLM) and self.model.outputs == 1):
+        if not isinstance(self.model, GLM) or type(self.model).outcomes is GLM.outcomes:
             raise InputError(f"a plan is for linear, logistic and Poisson regressions, not for the {self.model.name} "
                              "model")  # fmt: skip
 
@@ -89,16 +89,23 @@ class Population:
         return Nodes(self, x[np.nonzero(kept)[0]], y[kept], joint[kept] / joint[kept].sum())
 
     @cached_property
-    def score_counts(self) -> Array:
-        """Shares of the rows' score norms at theta = 0 in the bins of the grid that a bound is bought on."""
+    def draws(self) -> "Nodes":
+        """Rows drawn at random: for quantiles, which few nodes do not show."""
         rng = np.random.default_rng(0)
-        x = self._rows(rng.standard_normal(DRAWS), np.sqrt(rng.chisquare(self.across, DRAWS) if self.across else
-                                                            np.zeros(DRAWS)))  # fmt: skip
+        across = rng.chisquare(self.across, DRAWS) if self.across else np.zeros(DRAWS)
+        x = self._rows(rng.standard_normal(DRAWS), np.sqrt(across))
         y, chances = self.glm.outcomes(x @ self.truth)
         place = (chances.cumsum(axis=1) < rng.random((DRAWS, 1))).sum(axis=1)
         drawn = np.take_along_axis(y, np.minimum(place, y.shape[1] - 1)[:, None], axis=1)[:, 0]
-        rows = Nodes(self, x, drawn, np.full(DRAWS, 1 / DRAWS))
-        norms = np.abs(rows.residuals(np.zeros((DRAWS, 1)), Clipping("norm"))[:, 0]) * rows.norms
+        return Nodes(self, x, drawn, np.full(DRAWS, 1 / DRAWS))
+
+    @lru_cache  # noqa: B019 -- populations are few, and small
+    def shares(self, of: str) -> Array:
+        """Of rows, by the norm of what a bound holds (scores at theta = 0, or records), in the bins of its grid."""
+        rows = self.draws
+        norms = np.hypot(rows.norms, rows.y)
+        if of == "scores":
+            norms = np.abs(rows.residuals(np.zeros((DRAWS, 1)), Clipping("norm"))[:, 0]) * rows.norms
         counts = np.bincount(np.searchsorted(SCORE_GRID, norms, side="right"), minlength=len(SCORE_GRID) + 1)
         return np.asarray(counts / DRAWS)
 

@@ -15,7 +15,7 @@ from fedmest.methods import Step
 from fedmest.models import Clipping
 from fedmest.privacy.gdp import Array
 from fedmest.queries import Ask
-from fedmest.queries.histogram import SCORE_GRID, main_body, quantile
+from fedmest.queries.histogram import SCORE_GRID, main_body
 from fedmest.queries.newton import floored_inverse, spectral_noise
 from fedmest.scaling import FINE_BINS, SIGNED_GRID
 from fedmest.terms import Terms
@@ -81,14 +81,12 @@ def _clipping(terms: Terms, population: Population) -> Clipping:
     if not isinstance(wish, str):
         return terms.clipping(float(wish or 0))
     total = float(terms.facts.sizes.sum())
-    counts: Array | None = total * population.score_counts
+    counts: Array | None = total * population.shares(terms.method.bounds)
     if wish == "private":
         step = terms.plan.bound_steps[0]
         sds = step.query.noise_sds(terms.facts.sizes.astype(float), Clipping(), step.mus)[0]
-        counts = main_body(total * population.score_counts, float(np.linalg.norm(sds)), total)
-    if counts is None:
-        return terms.clipping(terms.model.guessed_bound(terms.setting.columns))
-    return terms.clipping(quantile(counts, SCORE_GRID, terms.bound_quantile))
+        counts = main_body(total * population.shares(terms.method.bounds), float(np.linalg.norm(sds)), total)
+    return terms.clipping(terms.bought_bound(counts))
 
 
 class Path:

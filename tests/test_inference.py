@@ -1,0 +1,282 @@
+"""Standard errors: exact where there is no noise, honest where there is, and absent where they are not earned."""
+
+import json
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+import statsmodels.api as sm
+
+import fedmest as fm
+from fedmest.errors import InputError
+from fedmest.federation import Federation
+from fedmest.inference import FEWEST_SITES
+from fedmest.models import Clipping, model_named
+from fedmest.queries import Spread
+from fedmest.queries.newton import from_triangle
+from fedmest.result import Result
+from fedmest.simulation import TRUTH, simulate
+from fedmest.terms import ERROR_SHARE
+
+FAMILIES = {"logistic": sm.families.Binomial(), "poisson": sm.families.Poisson(), "linear": sm.families.Gaussian()}
+MANY = [150] * FEWEST_SITES
+
+
+def reference(fed: Federation, model: str, **settings: object) -> object:
+    return sm.GLM(fed.target.astype(float), fed.design(), family=FAMILIES[model]).fit(tol=1e-12, **settings)
+
+
+@pytest.mark.parametrize("model", FAMILIES)
+@pytest.mark.parametrize("scaling", ["none", "data"])
+def test_without_noise_they_are_those_of_statsmodels(model: str, scaling: str) -> None:
+    fed = simulate(model, [300, 200, 400], seed=3)
+    result = fm.fit(fed, model, "np-pooled", scaling=scaling)
+    ref = reference(fed, model)
+    np.testing.assert_allclose(result.bse, ref.bse, rtol=1e-6)  # type: ignore[attr-defined]
+    np.testing.assert_allclose(result.cov, ref.cov_params(), rtol=1e-5, atol=1e-10)  # type: ignore[attr-defined]
+    table = result.frame()
+    np.testing.assert_allclose(table["z"], ref.tvalues, rtol=1e-6)  # type: ignore[attr-defined]
+    np.testing.assert_allclose(table["P>|z|"], ref.pvalues, rtol=1e-4, atol=1e-12)  # type: ignore[attr-defined]
+    np.testing.assert_allclose(result.conf_int(), ref.conf_int(), rtol=1e-6)  # type: ignore[attr-defined]
+    np.testing.assert_allclose(result.conf_int(0.8), ref.conf_int(alpha=0.2), rtol=1e-6)  # type: ignore[attr-defined]
+    R = np.array([[0, 1.0, 0, 0, 0], [0, 0, 1.0, -1.0, 0]])
+    test, expected = result.wald_test(R, [0.1, 0.2]), ref.wald_test((R, [0.1, 0.2]), scalar=True)  # type: ignore[attr-defined]
+    assert test.statistic == pytest.approx(float(expected.statistic), rel=1e-5)
+    assert test.pvalue == pytest.approx(float(expected.pvalue), rel=1e-4)
+    X = np.array([[0.5, -1.0, 0.0, 2.0], [0.0, 0.0, 0.0, 0.0]])
+    mean = ref.get_prediction(np.column_stack([np.ones(2), X])).summary_frame()  # type: ignore[attr-defined]
+    interval = result.predict_interval(X)
+    for ours, theirs in (("mean", "mean"), ("lower", "mean_ci_lower"), ("upper", "mean_ci_upper")):
+        np.testing.assert_allclose(interval[ours], mean[theirs], rtol=1e-6)
+
+
+@pytest.mark.parametrize("model", FAMILIES)
+def test_the_sandwich_without_noise_is_that_of_statsmodels(model: str) -> None:
+    fed = simulate(model, [300, 200, 400], seed=3)
+    result = fm.fit(fed, model, "np-pooled", scaling="data", errors="sandwich")
+    assert result.uncertainty.route == "sandwich"  # too few sites for their spread
+    np.testing.assert_allclose(result.bse, reference(fed, model, cov_type="HC0").bse, rtol=1e-6)  # type: ignore[attr-defined]
+
+
+def test_classes_have_standard_errors_within_their_contrasts() -> None:
+    rng = np.random.default_rng(1)
+    X = rng.standard_normal((1500, 2))
+    y = rng.integers(0, 3, 1500) + (X[:, 0] > 1)
+    fed = Federation.from_arrays(X, np.minimum(y, 2), np.repeat(np.arange(3), 500))
+    result = fm.fit(fed, "multinomial", "np-pooled", scaling="none")
+    ref = sm.MNLogit(np.minimum(y, 2), sm.add_constant(X)).fit(disp=0)
+    differences = np.kron(np.array([[-1.0, 1, 0], [-1.0, 0, 1]]), np.eye(3))
+    ours = np.sqrt(np.diag(differences @ result.cov @ differences.T)).reshape(2, 3).T
+    np.testing.assert_allclose(ours, ref.bse, rtol=1e-5)
+    assert result.frame().index.nlevels == 2
+    assert "class 2" in result.summary()
+    with pytest.raises(InputError, match="one linear predictor"):
+        result.predict_interval(X[:1])
+    with pytest.raises(InputError, match="repeat each other"):
+        result.wald_test(np.tile(np.eye(3), 3))  # sums to zero by construction
+    json.dumps(result.as_dict(), allow_nan=False)
+
+
+def test_privacy_error_is_that_of_the_noise() -> None:
+    """Over many noises on the same rows the estimate spreads as the privacy column says."""
+    fed = simulate("logistic", [300] * 20, seed=5)
+    results = [fm.fit(fed, method="fedirls", mu=1.0, scaling="none", bound=2.0, seed=s) for s in range(120)]
+    spread = np.std([r.theta for r in results], axis=0, ddof=1)
+    told = np.mean([r.frame()["privacy"] for r in results], axis=0)
+    assert np.abs(np.log(told / spread)).max() < 0.25, (told, spread)
+
+
+@pytest.mark.parametrize(("method", "settings"), [
+    ("fedsgd", {"errors": "model", "K": 100, "eta": 1.0}), ("fedhybrid", {"errors": "model", "K2": 60, "eta": 1.0}),
+    ("fednewton", {}), ("fedsgd", {"errors": "sandwich", "K": 100, "eta": 1.0}),
+])  # fmt: skip
+def test_privacy_error_of_other_methods(method: str, settings: dict[str, object]) -> None:
+    fed = simulate("logistic", [400] * 19, seed=5)
+    results = [fm.fit(fed, method=method, mu=2.0, scaling="none", bound=2.0, seed=s, **settings) for s in range(60)]  # type: ignore[arg-type]
+    spread = np.std([r.theta for r in results], axis=0, ddof=1)
+    told = np.mean([r.frame()["privacy"] for r in results], axis=0)
+    assert abs(np.log(told / spread).mean()) < 0.2, (told, spread)
+    assert np.abs(np.log(told / spread)).max() < 0.4, (told, spread)
+
+
+def test_linear_regression_by_moments_has_them_free() -> None:
+    fed = simulate("linear", [400] * 10, seed=5)
+    results = [fm.fit(fed, "linear", "fedstats", mu=1.0, scaling="none", bound=6.0, seed=s) for s in range(100)]
+    assert results[0].uncertainty.route == "model"
+    spread = np.std([r.theta for r in results], axis=0, ddof=1)
+    told = np.mean([r.frame()["privacy"] for r in results], axis=0)
+    assert np.abs(np.log(told / spread)).max() < 0.3, (told, spread)
+    sampling = np.mean([r.frame()["sampling"] for r in results], axis=0)
+    np.testing.assert_allclose(sampling, reference(fed, "linear").bse, rtol=0.25)  # type: ignore[attr-defined]
+
+
+def test_what_is_bought_is_in_the_schedule_and_in_the_report() -> None:
+    fed = simulate("logistic", [300] * 6, seed=1)
+    plain = fm.fit(fed, method="fedsgd", mu=2.0, scaling="none", seed=1)
+    bought = fm.fit(fed, method="fedsgd", mu=2.0, scaling="none", seed=1, errors="model")
+    assert bought.privacy.mu == pytest.approx(2.0, rel=1e-12)
+    assert bought.communication.rounds == plain.communication.rounds + 1
+    shares = bought.privacy.by_purpose
+    names = ("mean curvature at the estimate", "second moments of scores")
+    assert sum(shares[name] for name in names) == pytest.approx(ERROR_SHARE, rel=1e-9)
+    assert not any(name in plain.privacy.by_purpose for name in names)
+    assert bought.privacy.certified
+
+
+@pytest.mark.parametrize("swap", range(6))
+def test_one_row_moves_the_spread_no_more_than_its_sensitivity(swap: int) -> None:
+    rng = np.random.default_rng(swap)
+    model = model_named("poisson" if swap % 2 else "logistic")
+    n, clipping = 7, Clipping("consistent", 1.5, 2.0)
+    X, y = rng.standard_normal((n, 3)) * 10.0 ** rng.integers(-2, 3), rng.integers(0, 2, n).astype(float)
+    other, count = X.copy(), y.copy()
+    other[0], count[0] = 50 * rng.standard_normal(3), 1 - y[0]
+    theta, penalty = rng.standard_normal((1, 4)), np.zeros((1, 4))
+    found = []
+    for rows, target in ((X, y), (other, count)):
+        data = Federation.from_arrays(rows, target, ["a"] * n).rows(target, np.zeros(3), np.ones(3), True)
+        sites = np.zeros(1, dtype=np.int64)
+        found.append((model.mean_curvatures(data, sites, theta, clipping, penalty),
+                      model.mean_score_squares(data, sites, theta, clipping)))  # type: ignore[attr-defined]  # fmt: skip
+    limits = Spread().sensitivity(np.array([float(n)]), clipping)[:, 0]
+    for before, after, limit in zip(*found, limits, strict=True):
+        assert np.linalg.norm(before - after) <= limit * (1 + 1e-9)
+
+
+def test_the_spread_query_releases_the_two_matrices() -> None:
+    fed = simulate("logistic", [50, 60], seed=2)
+    result = fm.fit(fed, method="np-pooled", scaling="none", errors="sandwich")
+    bare = result.uncertainty
+    H = reference(fed, "logistic").cov_params()  # type: ignore[attr-defined]
+    assert bare.sampling is not None
+    X, p = fed.design(), result.predict(fed.design()[:, 1:])
+    S = (X * ((p - fed.target) ** 2)[:, None]).T @ X
+    np.testing.assert_allclose(bare.sampling, H @ S @ H, rtol=1e-6)
+    assert from_triangle(np.arange(3.0), 2).shape == (2, 2)
+
+
+# -- where there is none -----------------------------------------------------------------------------------------
+
+
+def none_for(result: Result) -> str:
+    assert result.uncertainty.total is None
+    for use in (lambda: result.cov, lambda: result.bse, result.conf_int, lambda: result.wald_test(np.eye(5)[:1])):
+        with pytest.raises(InputError, match="no standard errors"):
+            use()
+    assert "std err" not in result.summary()
+    assert result.as_dict()["errors"]["route"] is None
+    return result.uncertainty.why
+
+
+def test_descent_releases_no_curvature_and_says_what_would() -> None:
+    fed = simulate("logistic", [200] * 5, seed=1)
+    why = none_for(fm.fit(fed, method="fedsgd", seed=1, scaling="none"))
+    assert "errors='model'" in why and "5 %" in why
+
+
+def test_a_descent_that_has_not_arrived_earns_none() -> None:
+    fed = simulate("logistic", [2000] * 5, seed=1)
+    why = none_for(fm.fit(fed, method="fedsgd", seed=1, scaling="none", K=10, errors="model"))
+    assert "short of where they lead" in why
+
+
+def test_a_curvature_that_drowns_earns_none() -> None:
+    fed = simulate("logistic", [40] * 3, seed=1)
+    assert "drowns" in none_for(fm.fit(fed, method="fedirls", mu=0.3, seed=1, scaling="none", bound=2.0))
+
+
+def test_averages_earn_them_only_where_their_bias_is_small() -> None:
+    small = fm.fit(simulate("logistic", [60] * 40, seed=1), method="fedavg", mu=2.0, seed=1, scaling="none")
+    assert "bias of averaging" in none_for(small)
+    large = fm.fit(simulate("poisson", [4000] * 20, seed=1), "poisson", "fedavg", mu=8.0, seed=1, scaling="none")
+    assert large.uncertainty.route == "sites" and large.uncertainty.together
+    assert "privacy" not in large.frame()
+    assert "together" in large.summary()
+
+
+@pytest.mark.parametrize(("settings", "reason"), [
+    ({"method": "scaffold", "errors": "model"}, "not written down"),
+    ({"method": "fedsgd", "errors": "sites"}, "20 sites"),
+    ({"method": "fedirls", "errors": "sites"}, "20 sites"),
+    ({"method": "fednewton", "calibration": "paper", "errors": "model"}, "certified"),
+    ({"method": "fedsgd", "participation": 0.5, "errors": "model"}, "every site takes part"),
+    ({"method": "fedsgd", "errors": "bootstrap"}, "choose one of"),
+])  # fmt: skip
+def test_a_wish_that_cannot_be_met_is_refused(settings: dict[str, object], reason: str) -> None:
+    with pytest.raises(InputError, match=reason):
+        fm.fit(simulate("logistic", [50] * 5, seed=1), seed=1, **settings)  # type: ignore[arg-type]
+
+
+def test_none_asked_for() -> None:
+    assert "none were asked for" in none_for(fm.fit(simulate("logistic", [50] * 5, 1), errors="none", seed=1))
+
+
+@pytest.mark.parametrize("level", [0, 1, -0.5, 95])
+def test_a_level_lies_between_0_and_1(level: float) -> None:
+    with pytest.raises(InputError, match="level"):
+        fm.fit(simulate("logistic", [200] * 3, 1), method="np-pooled").conf_int(level)
+
+
+# -- many sites --------------------------------------------------------------------------------------------------
+
+
+def test_the_spread_of_many_sites_is_free_and_close_to_the_model() -> None:
+    fed = simulate("logistic", [400] * 60, seed=4)
+    free = fm.fit(fed, method="fedirls", mu=2.0, scaling="none", errors="sites", seed=1)
+    assert free.uncertainty.freedom == pytest.approx(59)
+    assert free.communication.rounds == fm.fit(fed, method="fedirls", scaling="none", seed=1).communication.rounds
+    np.testing.assert_allclose(free.bse, fm.fit(fed, method="fedirls", scaling="none", seed=1).bse, rtol=0.35)
+    assert "P>|t|" in free.frame()
+
+
+def test_a_few_large_sites_are_few() -> None:
+    fed = simulate("logistic", [5000, 5000] + [20] * 30, seed=4)
+    assert "a few large sites" in none_for(fm.fit(fed, method="fedirls", errors="sites", scaling="none", seed=1))
+
+
+def test_overdispersed_counts_are_told_by_the_sandwich() -> None:
+    rng = np.random.default_rng(0)
+    X = 0.5 * rng.standard_normal((8000, 4))
+    y = rng.poisson(np.exp(TRUTH[0] + X @ TRUTH[1:]) * rng.gamma(1.0, 1.0, 8000)).astype(float)
+    fed = Federation.from_arrays(X, y, np.repeat(np.arange(40), 200))
+    naive = fm.fit(fed, "poisson", "np-pooled", scaling="none")
+    robust = fm.fit(fed, "poisson", "fedirls", mu=8.0, scaling="none", errors="sandwich", seed=1)
+    assert robust.uncertainty.route == "sites"
+    assert (robust.bse > 1.15 * naive.bse).all()
+    ref = reference(fed, "poisson", cov_type="HC0")
+    assert np.abs(np.log(robust.bse / ref.bse)).mean() < 0.25  # type: ignore[attr-defined]
+    usual = fm.fit(fed, "poisson", "fedirls", mu=8.0, scaling="none", seed=1)
+    assert robust.settings["bound"] > 1.5 * usual.settings["bound"]  # so that clipping leans less on the model
+
+
+def test_wald_with_few_sites_is_an_f_test() -> None:
+    fed = simulate("logistic", MANY, seed=4)
+    result = fm.fit(fed, method="fedirls", mu=4.0, scaling="none", errors="sites", seed=1)
+    both = result.wald_test(np.eye(5)[1:3])
+    assert both.count == 2 and math.isfinite(both.freedom) and 0 <= both.pvalue <= 1
+    one = result.wald_test(np.eye(5)[1])
+    assert one.pvalue == pytest.approx(result.frame()["P>|t|"].iloc[1], rel=1e-9)
+    with pytest.raises(InputError, match="a column for each of the 5"):
+        result.wald_test([1, 0])
+
+
+def test_intervals_for_means_take_frames_and_follow_the_link() -> None:
+    fed = simulate("logistic", [300] * 3, seed=4)
+    result = fm.fit(fed, method="np-pooled")
+    frame = pd.DataFrame(np.zeros((2, 4)), columns=list(result.names[1:]))
+    found = result.predict_interval(frame)
+    assert ((found["lower"] < found["mean"]) & (found["mean"] < found["upper"])).all()
+    np.testing.assert_allclose(found["mean"], result.predict(frame))
+    assert (result.predict_interval(frame, 0.5)["upper"] < found["upper"]).all()
+    assert found.to_numpy().min() > 0 and found.to_numpy().max() < 1
+
+
+def test_a_ridge_is_in_the_curvature_and_not_in_the_scores() -> None:
+    fed = simulate("logistic", [300] * 3, seed=4)
+    X, ridge = fed.design(), 0.3
+    result = fm.fit(fed, method="np-pooled", ridge=ridge, scaling="none")
+    p = result.predict(X[:, 1:])
+    H = (X * (p * (1 - p))[:, None]).T @ X / len(X)
+    inverse = np.linalg.inv(H + np.diag([0, *[ridge] * 4]))
+    np.testing.assert_allclose(result.cov, inverse @ H @ inverse / len(X), rtol=1e-6)

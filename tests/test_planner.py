@@ -1,0 +1,281 @@
+"""Plans: predictions agree with what runs do, choices keep to limits, and no row is ever read."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fedmest as fm
+from fedmest.cli import main
+from fedmest.errors import InputError
+from fedmest.methods import METHODS, Method
+from fedmest.models import Clipping, model_named
+from fedmest.planner import Advice, advise, agree
+from fedmest.simulation import FEATURE_SD, TRUTH, simulate
+from fedmest.terms import Roster, Terms, Wishes
+from fedmest.theory.population import Population
+from fedmest.theory.prediction import Prediction, pooled_error, predict
+
+SLOPES = float(np.linalg.norm(TRUTH[1:]))
+TRACED = [m for m in METHODS.values() if m.private and m.propagate is not Method.propagate]
+
+
+def roster(sizes: list[int], features: int = 4) -> Roster:
+    names = np.array([f"{i:04d}" for i in range(len(sizes))], dtype=object)
+    return Roster(names, np.array(sizes), tuple(f"x{j}" for j in range(features)), "y", {})
+
+
+def population(model: str) -> Population:
+    return Population(model_named(model), 5, float(TRUTH[0]), SLOPES, FEATURE_SD[model])
+
+
+def expected(
+    model: str, method: str, sizes: list[int], mu: float, bound: float | None = None, **options: object
+) -> Prediction:
+    wishes = Wishes(scaling="none", bound=bound)
+    terms = Terms.agree(roster(sizes), model_named(model), method, mu, wishes, options)
+    return predict(terms, population(model))
+
+
+# -- the population ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", ["linear", "logistic", "poisson"])
+def test_its_means_are_those_of_drawn_rows(model: str) -> None:
+    fed = simulate(model, [400_000], seed=1)
+    kind, nodes = model_named(model), population(model).nodes
+    y = fed.target.astype(float)
+    rows = fed.rows(y, np.zeros(4), np.ones(4), True)
+    theta, clipping, one = 0.5 * TRUTH[None], Clipping("consistent", 2.0, 3.0), np.zeros(1, dtype=np.int64)
+    half = population(model).truth / 2
+    score = kind.mean_scores(rows, one, theta, clipping, np.zeros((1, 5)))[0, 0]
+    u = TRUTH[1:] / SLOPES
+    np.testing.assert_allclose([score[0], score[1:] @ u], nodes.score(half, clipping)[:2], atol=0.01)
+    curvature = kind.mean_curvatures(rows, one, theta, clipping, np.zeros((1, 5)))[0]
+    found = nodes.curvature(half, clipping)
+    assert population(model).trace(found) == pytest.approx(np.trace(curvature), rel=0.02)
+    squares = kind.mean_score_squares(rows, one, theta, clipping)[0]  # type: ignore[attr-defined]
+    inner = nodes.score_covariance(half, clipping) + np.outer(nodes.score(half, clipping), nodes.score(half, clipping))
+    assert population(model).trace(inner) == pytest.approx(np.trace(squares), rel=0.02)
+
+
+@pytest.mark.parametrize("model", ["logistic", "poisson"])
+def test_the_bound_to_expect_is_the_bound_that_is_bought(model: str) -> None:
+    from fedmest.theory.prediction import _clipping
+
+    terms = Terms.agree(roster([400] * 50), model_named(model), "fedirls", 3.0, Wishes(scaling="none"), {})
+    result = fm.fit(simulate(model, [400] * 50, seed=1), model, "fedirls", 3.0, scaling="none", seed=1)
+    assert _clipping(terms, population(model)).bound == pytest.approx(result.settings["bound"], rel=0.1)
+
+
+@pytest.mark.parametrize("columns", [1, 2, 3, 30])
+def test_any_number_of_columns(columns: int) -> None:
+    assert 0 < pooled_error(Population(model_named("logistic"), columns), 1e4) < 0.1
+    flat = Population(model_named("linear"), columns, 0.0, 0.0)
+    assert pooled_error(flat, 1e4) == pytest.approx(columns / 1e4, rel=3e-3)
+
+
+# -- predictions -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", [m.id for m in TRACED if m.id != "fedstats"])
+@pytest.mark.parametrize("model", ["logistic", "poisson"])
+def test_a_prediction_is_what_runs_come_to(model: str, method: str) -> None:
+    sizes = [150] * 40
+    errors = [
+        np.sum((fm.fit(simulate(model, sizes, [8, r]), model, method, 1.5, scaling="none", seed=r).theta - TRUTH) ** 2)
+        for r in range(40)
+    ]
+    ratio = expected(model, method, sizes, 1.5).mse / np.mean(errors)
+    assert 1 / 1.5 < ratio < 1.5, ratio
+
+
+def test_linear_regression_is_predicted_too() -> None:
+    sizes = [200] * 30
+    for method in ("fedstats", "fedirls", "fedsgd"):
+        errors = [
+            np.sum((fm.fit(simulate("linear", sizes, [8, r]), "linear", method, 2.0, scaling="none", seed=r).theta
+                    - TRUTH) ** 2)
+            for r in range(30)
+        ]  # fmt: skip
+        ratio = expected("linear", method, sizes, 2.0).mse / np.mean(errors)
+        assert 1 / 1.6 < ratio < 1.6, (method, ratio)
+
+
+def test_parts_are_what_they_are_called() -> None:
+    sizes = [400] * 50
+    free = expected("logistic", "fedsgd", sizes, math.inf, K=400)
+    assert free.privacy == 0 and free.optimisation < 1e-8
+    assert free.sampling == pytest.approx(pooled_error(population("logistic"), sum(sizes)), rel=1e-3)
+    short = expected("logistic", "fedsgd", sizes, math.inf, K=5)
+    assert short.optimisation > 0.1
+    fives, tens = expected("logistic", "fedirls", sizes, 5.0), expected("logistic", "fedirls", sizes, 10.0)
+    assert fives.privacy == pytest.approx(4 * tens.privacy, rel=0.1)
+    few, many = (expected("logistic", "fedavg", [40] * m, 2.0, bound=2.0, R=1) for m in (20, 200))
+    assert many.bias == pytest.approx(few.bias, rel=0.1)  # no number of sites removes it
+    assert many.privacy == pytest.approx(few.privacy / 10, rel=0.1)
+
+
+def test_traffic_is_that_of_the_run() -> None:
+    sizes = [60] * 12
+    for scaling in ("none", "private"):
+        terms = Terms.agree(roster(sizes), model_named("logistic"), "fednewton", 2.0, Wishes(scaling=scaling), {})
+        result = fm.fit(simulate("logistic", sizes, 1), "logistic", "fednewton", 2.0, scaling=scaling, seed=1)
+        told = predict(terms, population("logistic"))
+        assert (told.rounds, told.bytes) == (result.communication.rounds, result.communication.bytes)
+
+
+def test_steps_that_run_away_have_no_finite_error() -> None:
+    assert expected("logistic", "fedsgd", [40] * 3, 0.01).mse > 10
+    assert expected("linear", "fedsgd", [40] * 3, math.inf, eta=5.0).mse > 1e50
+
+
+# -- plans -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def advice() -> Advice:
+    return fm.plan([400] * 100, 4)
+
+
+def test_every_method_is_listed_or_left_out_with_a_reason(advice: Advice) -> None:
+    private = {m.id for m in METHODS.values() if m.private and m.takes(model_named("logistic"))}
+    assert {c.method for c in advice.candidates} | set(advice.left_out) == private
+    assert all(advice.left_out.values())
+    errors = [c.prediction.mse for c in advice.candidates]
+    assert errors == sorted(errors)
+    assert advice.best in advice.candidates and advice.best.earns_errors
+
+
+def test_the_choice_goes_into_fit_as_it_is(advice: Advice) -> None:
+    result = fm.fit(simulate("logistic", [100] * 5, 1), method=advice.best.method, seed=1, **advice.best.settings)
+    assert result.method == advice.best.method
+
+
+def test_the_choice_is_expected_to_meet_our_headline(advice: Advice) -> None:
+    assert advice.best.prediction.mse <= 1.2 * advice.pooled
+    assert advice.lower_bound <= advice.best.prediction.mse
+
+
+def test_limits_are_kept() -> None:
+    few = fm.plan([400] * 100, 4, rounds=5, bounded=True)
+    assert all(c.prediction.rounds <= 5 for c in few.candidates)
+    assert few.left_out["fedsgd"].startswith("takes")
+    thin = fm.plan([400] * 100, 4, bytes=100_000, bounded=True)
+    assert all(c.prediction.bytes <= 100_000 for c in thin.candidates)
+    with pytest.raises(InputError, match=r"no method keeps within the limits: .*takes"):
+        fm.plan([400] * 100, 4, rounds=1)
+
+
+@pytest.mark.parametrize("target", [{"half_width": 0.05}, {"mse": 0.002}])
+def test_a_target_is_met_with_little_to_spare(target: dict[str, float]) -> None:
+    found = fm.plan(400, 4, sites=100, bounded=True, methods=["fedirls", "fednewton"], **target)
+    (name, goal), best = next(iter(target.items())), found.best
+    value = best.half_width if name == "half_width" else best.prediction.mse
+    assert 0.9 * goal <= value <= goal
+    assert 0.05 < found.mu < 5
+
+
+def test_a_target_beyond_the_rows_is_said_to_be() -> None:
+    with pytest.raises(InputError, match=r"out of reach.*more rows"):
+        fm.plan([50] * 3, 4, half_width=1e-4, methods=["fedirls"])
+
+
+def test_unequal_sites_may_be_weighted_otherwise() -> None:
+    found = fm.plan([3000] * 2 + [10] * 300, 4, mu=0.5, methods=["fedsgd"])
+    assert found.best.settings.get("weights") == "optimal"
+
+
+def test_nothing_of_the_rows_enters() -> None:
+    """The planner works from a roster, which holds none; and other rows get the same terms."""
+    facts = roster([120] * 30)
+    assert not any(isinstance(value, np.ndarray) and value.size > 30 for value in vars(facts).values())
+    chosen = advise(facts, model_named("logistic"), 1.0, Wishes()).best
+    for seed in (1, 2):
+        fed = simulate("logistic", [120] * 30, seed)
+        result = fm.fit(fed, method="auto", mu=1.0, seed=1)
+        assert result.method == chosen.method
+        assert result.settings["options"] == vars(chosen.terms.method)
+
+
+def test_auto_hands_the_planner_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fedmest import planner
+
+    seen: list[object] = []
+    real = planner.advise
+    monkeypatch.setattr(planner, "advise", lambda facts, *rest: seen.append(facts) or real(facts, *rest))
+    fm.fit(simulate("logistic", [120] * 5, 1), method="auto", seed=1)
+    assert [type(facts) for facts in seen] == [Roster]
+
+
+def test_sites_never_plan(advice: Advice) -> None:
+    """A server sends terms with the method that the plan chose; "auto" itself is no method."""
+    text = advice.best.terms.as_json()
+    assert Terms.from_json(text).method == advice.best.terms.method
+    with pytest.raises(InputError, match="there is no method 'auto'"):
+        Terms.from_json(text.replace(f'"method": "{advice.best.method}"', '"method": "auto"'))
+
+
+@pytest.mark.parametrize(("call", "reason"), [
+    ({"sizes": 400, "features": 4}, "sites"), ({"sizes": [400], "features": 4, "sites": 3}, "sites"),
+    ({"sizes": [], "features": 4}, "sizes"), ({"sizes": [10, -1], "features": 4}, "sizes"),
+    ({"sizes": [10, 2.5], "features": 4}, "sizes"), ({"sizes": ["a"], "features": 4}, "sizes"),
+    ({"sizes": [100], "features": 0}, "features"), ({"sizes": [100], "features": 2, "mu": -1}, "mu=-1"),
+    ({"sizes": [100], "features": 2, "model": "multinomial"}, "linear, logistic and Poisson"),
+    ({"sizes": [100], "features": 2, "rounds": 0}, "rounds"), ({"sizes": [100], "features": 2, "mse": -1}, "target"),
+    ({"sizes": [100], "features": 2, "mse": 1, "half_width": 1}, "one target"),
+    ({"sizes": [100], "features": 2, "methods": ["fedsdg"]}, "fedsdg"),
+    ({"sizes": [100], "features": 2, "wieghts": "size"}, "wieghts"),
+    ({"sizes": [100], "features": 2, "calibration": "paper"}, "certified"),
+    ({"sizes": [100], "features": 2, "feature_sd": -1}, "feature_sd"),
+    ({"sizes": [100], "features": 2, "slopes": math.nan}, "slopes"),
+])  # fmt: skip
+def test_faults_are_named(call: dict[str, object], reason: str) -> None:
+    with pytest.raises(InputError, match=reason):
+        fm.plan(**call)  # type: ignore[arg-type]
+
+
+def test_auto_takes_no_options() -> None:
+    with pytest.raises(InputError, match=r"chooses options itself.*K"):
+        agree(roster([50]), model_named("logistic"), "auto", 2.0, Wishes(), {"K": 3})
+
+
+# -- the command -------------------------------------------------------------------------------------------------
+
+
+def test_the_command_prints_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--sizes", "300", "--sites", "40", "--features", "3", "--methods", "fedirls,fednewton"]) == 0
+    out = capsys.readouterr().out
+    assert "Choose: fit(..., method='fed" in out and "No row was read" in out and "pooled fit" in out
+
+
+def test_the_command_reads_sizes_from_a_file_and_speaks_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "sizes.csv"
+    file.write_text("site,rows,beds\na,300,10\nb,500,20\n")
+    call = ["plan", "--sizes", str(file), "--features", "3", "--mu-for", "0.5", "--methods", "fedirls", "--json"]
+    assert main(call) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert content["rows"] == 800 and content["sites"] == 2
+    assert content["methods"][0]["half_width"] <= 0.5 and content["choice"]["method"] == "fedirls"
+
+
+@pytest.mark.parametrize(("call", "reason"), [
+    (["--sizes", "abc", "--features", "3"], "--sizes 'abc'"),
+    (["--sizes", "no.csv", "--features", "3"], "no.csv"),
+    (["--sizes", "100,200", "--features", "3", "--errors", "bootstrap"], "errors='bootstrap'"),
+    (["--sizes", "100,200", "--features", "3", "--methods", "fedprox"], "fedprox"),
+])  # fmt: skip
+def test_the_command_names_faults(call: list[str], reason: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", *call]) == 2
+    assert reason in capsys.readouterr().err
+
+
+def test_two_number_columns_need_a_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "sizes.csv"
+    file.write_text("patients,beds\n300,10\n")
+    assert main(["plan", "--sizes", str(file), "--features", "3"]) == 2
+    assert "name the column of sizes 'rows'" in capsys.readouterr().err
