@@ -3,7 +3,8 @@
     python benchmarks/accuracy.py main       # all methods, certified beside the paper's calibration
     python benchmarks/accuracy.py clipping   # the two clipping rules as sites are added
     python benchmarks/accuracy.py bound      # the private bound against fixed public ones
-    python benchmarks/accuracy.py            # all three
+    python benchmarks/accuracy.py auto       # what a plan chooses from public facts
+    python benchmarks/accuracy.py            # all four
 
 Every ratio comes with its standard error (ratio estimator over repetitions). Features are simulated with unit scale
 (standard deviation 1 or 0.5), which is public, so `scaling="none"`; everything else about the rows is paid for.
@@ -61,6 +62,19 @@ def main_table(reps: int) -> None:
             print(f"| {model} | {method} | {' | '.join(cells)} |", flush=True)
 
 
+def auto_table(reps: int) -> None:
+    print(f"\nmethod=auto, MSE over the pooled fit's MSE; m=100, n=400, d=5, mu=2, {reps} repetitions\n")
+    print("| model | the plan's choice | predicted | simulated |\n|---|---|---|---|")
+    sizes = [400] * 100
+    for model in MODELS:
+        advice = fm.plan(sizes, 4, model, 2.0, scaling="none")
+        best = advice.best
+        base = errors(model, "np-pooled", sizes, reps)
+        value, se = ratio(errors(model, best.method, sizes, reps, mu=2.0, **best.settings), base)
+        told = " ".join([best.method, *(f"{name}={value}" for name, value in best.settings.items())])
+        print(f"| {model} | {told} | {best.prediction.mse / advice.pooled:.3f} | {value:.3f} ± {se:.3f} |", flush=True)
+
+
 def clipping_table(reps: int) -> None:
     print(f"\nN * MSE of certified FedNewton (mu=2, n=400) as sites are added, {reps} repetitions; flat means 1/N\n")
     print("| model | clip | m=50 | m=200 | m=800 |\n|---|---|---|---|---|")
@@ -95,11 +109,13 @@ def bound_table(reps: int) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("table", nargs="?", choices=("main", "clipping", "bound", "all"), default="all")
+    parser.add_argument("table", nargs="?", choices=("main", "auto", "clipping", "bound", "all"), default="all")
     parser.add_argument("--reps", type=int, help="repetitions (default 100; 40 for the clipping table)")
     args = parser.parse_args()
     if args.table in ("main", "all"):
         main_table(args.reps or 100)
+    if args.table in ("auto", "all"):
+        auto_table(args.reps or 100)
     if args.table in ("clipping", "all"):
         clipping_table(args.reps or 40)
     if args.table in ("bound", "all"):
