@@ -19,7 +19,7 @@ from conftest import ALL_MODELS, glm, no_prices, noise_of, pack
 from fedmest.models import GLM, Clipping
 from fedmest.models.poisson import NORMAL, cut_moments
 from fedmest.privacy.noise import SeededNoise
-from fedmest.queries import Ask, Descent, Gradient, Histogram, Moments, NewtonParts, Query, SiteData
+from fedmest.queries import Ask, Descent, Gradient, Histogram, Moments, NewtonParts, Query, SiteData, Spread
 from fedmest.queries.histogram import SCORE_GRID
 
 SLACK = 1 + 1e-9
@@ -172,6 +172,14 @@ def test_a_swapped_row_moves_each_newton_part_at_most_by_its_stated_sensitivity(
     assert (moves <= case.stated(query) * SLACK).all()
     if split:
         assert moves.min() == 0.0
+
+
+@given(cases())
+def test_a_swapped_row_moves_curvature_and_score_squares_at_most_by_their_stated_sensitivities(case: Case) -> None:
+    before, after = case.both(Spread())
+    moves = np.linalg.norm((after - before).reshape(2, -1), axis=1)
+    assert np.isfinite(moves).all()
+    assert (moves <= case.stated(Spread()) * SLACK).all()
 
 
 small_thetas = st.one_of(st.sampled_from([0.0, 5e-324, 1e-30, 1.0]), st.floats(-100, 100))

@@ -162,6 +162,9 @@ VARIANTS: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     ("logistic", "fednewton", {}, {"K": 3, "split": True}),
     ("multinomial", "fednewton", {}, {"K": 3, "send": "step"}),
     ("logistic", "fednewton", {}, {"curvature": "features", "steps": 3}),
+    ("logistic", "fedsgd", {"errors": "sandwich", "bound": 2.0}, {"K": 3}),
+    ("linear", "fedirls", {"errors": "model"}, {}),
+    ("logistic", "auto", {}, {}),
     ("logistic", "fedavg", {"calibration": "paper", "bound": 2.0, "scaling": "none"}, {"K": 2, "R": 2}),
     ("logistic", "fednewton", {"calibration": "paper", "bound": 2.0, "scaling": "none"}, {"K": 3}),
 ]
@@ -176,6 +179,9 @@ def test_settings_mean_the_same_at_vaults_and_in_fit(
     there = run_study(proposal, Direct(rehearsal), folder / "run")
     np.testing.assert_allclose(there.theta, here.theta, rtol=1e-12, atol=1e-12)
     assert there.privacy.mu == pytest.approx(here.privacy.mu, rel=1e-12)
+    assert there.uncertainty.why == here.uncertainty.why
+    if here.uncertainty.total is not None:
+        np.testing.assert_allclose(there.cov, here.cov, rtol=1e-9)
 
 
 @pytest.mark.parametrize("seed", range(6))
