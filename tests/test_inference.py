@@ -202,6 +202,8 @@ def test_averages_earn_them_only_where_their_bias_is_small() -> None:
     ({"method": "fednewton", "calibration": "paper", "errors": "model"}, "certified"),
     ({"method": "fedsgd", "participation": 0.5, "errors": "model"}, "every site takes part"),
     ({"method": "fedsgd", "errors": "bootstrap"}, "choose one of"),
+    ({"method": "fednewton", "curvature": "features", "errors": "model"}, "curvature='rows'"),
+    ({"method": "fednewton", "split": True, "errors": "model"}, "split=False"),
 ])  # fmt: skip
 def test_a_wish_that_cannot_be_met_is_refused(settings: dict[str, object], reason: str) -> None:
     with pytest.raises(InputError, match=reason):

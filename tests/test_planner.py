@@ -229,6 +229,7 @@ def test_sites_never_plan(advice: Advice) -> None:
     ({"sizes": [100], "features": 2, "methods": ["fedsdg"]}, "fedsdg"),
     ({"sizes": [100], "features": 2, "wieghts": "size"}, "wieghts"),
     ({"sizes": [100], "features": 2, "calibration": "paper"}, "certified"),
+    ({"sizes": [100], "features": 2, "participation": 0.5}, "every site takes part"),
     ({"sizes": [100], "features": 2, "feature_sd": -1}, "feature_sd"),
     ({"sizes": [100], "features": 2, "slopes": math.nan}, "slopes"),
 ])  # fmt: skip

@@ -181,6 +181,8 @@ def advise(
     """Every method at the settings that suit it best, the best method first."""
     if wishes.calibration != "certified":
         raise InputError("a plan is for calibration='certified': what the paper's clipping costs is not predicted")
+    if wishes.participation < 1:
+        raise InputError("a plan is for runs in which every site takes part; leave participation at 1")
     columns = len(facts.features) + wishes.fit_intercept
     population = population or Population.typical(model, columns)
     found: list[Candidate] = []

@@ -197,8 +197,8 @@ class Terms:
         wish, s = self.wishes.errors, self.setting
         if wish == "none":
             return Errors("none", why="no standard errors: none were asked for (errors='none')")
-        fault = self._no_errors()
-        last = self.method.schedule(s)[-1].query
+        steps = self.method.schedule(s)
+        fault, last = self._no_errors(steps), steps[-1].query
         curved, free = isinstance(last, NewtonParts | Moments), math.isinf(s.mu)
         ready = isinstance(last, Moments) or (curved and self.model.dispersion_known)
         many = len(s.sizes) >= FEWEST_SITES and isinstance(last, NewtonParts | Descent)
@@ -222,19 +222,17 @@ class Terms:
             raise InputError(f"errors={wish!r} with method {self.method.id!r}: {fault}")
         return Errors("none", why=f"no standard errors for method {self.method.id!r}: {fault}")
 
-    def _no_errors(self) -> str | None:
+    def _no_errors(self, steps: list[Step]) -> str | None:
         """Why there is no interval by any route, if so."""
         if not self.model.linear:
             return "networks have none"
         if (size := math.prod(self.setting.shape)) > MOST_PARAMETERS:
             return f"{size:,} parameters are too many for a covariance; at most {MOST_PARAMETERS}"
-        if not self.method.traced:
-            return "how its noise becomes error is not written down"
         if self.setting.participation < 1:
             return "they are worked out for runs in which every site takes part"
         if self.setting.paper and math.isfinite(self.mu):
             return "the paper's clipping has a bias that intervals would miss; use calibration='certified'"
-        return None
+        return self.method.untraced(steps)
 
     @cached_property
     def plan(self) -> Plan:

@@ -222,6 +222,15 @@ class NotTraced(InputError):
     """How noise becomes error is not written down for this method, or for these options."""
 
 
+class _Deaf:
+    """Moves that nobody listens to."""
+
+    def _nothing(self, *move: object) -> None:
+        pass
+
+    gradient = descent = newton = moments = _nothing
+
+
 class Method:
     """A federated estimator. Subclasses are frozen dataclasses whose fields are the options users may set."""
 
@@ -248,11 +257,15 @@ class Method:
 
     def propagate(self, moves: Moves, steps: Sequence[Step]) -> None:
         """Tell the moves of `run`, one by one: what predictions, plans and standard errors are made of."""
-        raise NotTraced(f"method {self.id!r}: how its noise becomes error is not written down")
+        raise NotTraced("how its noise becomes error is not written down")
 
-    @property
-    def traced(self) -> bool:
-        return type(self).propagate is not Method.propagate
+    def untraced(self, steps: Sequence[Step]) -> str | None:
+        """Why `propagate` has nothing to tell, if so; found out before anything is spent."""
+        try:
+            self.propagate(_Deaf(), steps)
+        except NotTraced as reason:
+            return str(reason)
+        return None
 
     @classmethod
     def takes(cls, model: Model) -> bool:

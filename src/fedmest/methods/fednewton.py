@@ -116,8 +116,8 @@ class FedNewton(Method):
 
     def propagate(self, moves: Moves, steps: Sequence[Step]) -> None:
         if self.split or not isinstance(steps[-1].query, NewtonParts):
-            raise NotTraced("method 'fednewton': how its noise becomes error is written down for curvature='rows', "
-                            "send='parts', split=False")  # fmt: skip
+            raise NotTraced("how its noise becomes error is written down for curvature='rows', send='parts' and "
+                            "split=False only")  # fmt: skip
         moves.descent(steps[0], self.eta)
         moves.newton(steps[1])
 
