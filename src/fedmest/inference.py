@@ -33,6 +33,8 @@ MOST_PARAMETERS = 300
 DROWNED = 2.0  # the smallest curvature must exceed its noise by this factor
 TOLERATED = 0.02  # of the variance, over all coefficients: what a bias may be, squared, before intervals miss it
 TOLERATED_ONCE = 0.1  # the same for each coefficient by itself
+KEPT_SHARES = 64
+_shares: dict[tuple[str, bytes], float | None] = {}
 
 
 @dataclass(frozen=True)
@@ -134,15 +136,20 @@ def _spread_of_estimates(terms: "Terms", final: Record, last: Replies) -> Uncert
 
 
 def _bias_share(terms: "Terms") -> float | None:
-    """The squared bias to be expected, as a share of the variance; from public facts alone."""
+    """The squared bias to be expected, as a share of the variance; from public facts alone, so that fits share it."""
     from fedmest.theory.population import Population
     from fedmest.theory.prediction import predict
 
-    try:
-        expected = predict(terms, Population.typical(terms.model, terms.setting.columns))
-    except InputError:
-        return None
-    return expected.missed / (expected.sampling + expected.privacy)
+    key = terms.name, terms.facts.sizes.tobytes()
+    if key not in _shares:
+        if len(_shares) >= KEPT_SHARES:
+            _shares.clear()
+        try:
+            expected = predict(terms, Population.typical(terms.model, terms.setting.columns))
+            _shares[key] = expected.missed / (expected.sampling + expected.privacy)
+        except InputError:
+            _shares[key] = None
+    return _shares[key]
 
 
 def _between(replies: Array, weights: Array, sizes: Array, sds: Array | None) -> tuple[Array, float]:
@@ -208,6 +215,8 @@ class Linearised:
 
     def check_arrival(self, theta: Array, variances: Array) -> None:
         """A method that is still under way has an error that no interval around its estimate shows."""
+        if not self.passed.any():
+            return
         away = np.eye(len(self.theta)) - self.passed
         left = self.passed @ np.linalg.lstsq(away, theta.ravel(), rcond=None)[0]
         share = float(np.max(left**2 / np.maximum(variances, 1e-300)))

@@ -51,7 +51,7 @@ class FedNewton(Method):
     id = "fednewton"
     title = "FedNewton"
     sends = "theta after K local steps, then noisy gradient and curvature"
-    tries = {"share1": (0.1, 0.2, 0.35, 0.5)}  # noqa: RUF012
+    tries = {"share1": (0.2, 0.35, 0.5)}  # noqa: RUF012
 
     foreign = {  # noqa: RUF012
         "paper": ("curvature", "steps", "split", "send", "share_curvature", "lambda_min"),
