@@ -25,6 +25,7 @@ AUTO = "auto"
 TRIED = {"schedule": ("geometric", "uniform"), "weights": ("size", "optimal")}  # settings of `fit` that plans choose
 WISHES = frozenset(f.name for f in fields(Wishes))
 TIE = 0.05  # of an error: what fewer rounds may cost, less than what predictions are good for
+ERRORS_WORTH = 2.0  # times the least error: what standard errors may cost
 LEAST_GAIN = 0.02  # what another setting must win before it is preferred to the default
 BEYOND = ("takes", "sends")  # how the reasons begin for which a method is beyond the limits
 SMALLEST_MU, LARGEST_MU = 1e-3, 1e3
@@ -60,7 +61,7 @@ class Candidate:
 @dataclass(frozen=True)
 class Advice:
     """All methods, the least error first, and the one to choose: of those that earn standard errors (unless none are
-    wanted) and are nearly as good as any, the one with fewest rounds.
+    wanted, or they would double the error) the best, or one nearly as good with fewer rounds.
 
     `left_out` gives the reason for those without a prediction or beyond the limits.
     """
@@ -85,13 +86,19 @@ class Advice:
             "lower_bound": self.lower_bound, "left_out": self.left_out,
             "methods": [
                 {
-                    "method": c.method, "settings": c.settings, "mse": c.prediction.mse,
-                    **{key: getattr(c.prediction, key) for key in PARTS}, "half_width": c.half_width,
-                    "rounds": c.prediction.rounds, "bytes": c.prediction.bytes,
+                    "method": c.method, "settings": c.settings, "mse": _number(c.prediction.mse),
+                    **{key: _number(getattr(c.prediction, key)) for key in PARTS},
+                    "half_width": _number(c.half_width), "rounds": c.prediction.rounds, "bytes": c.prediction.bytes,
+                    "earns_errors": c.earns_errors,
                 }
                 for c in self.candidates
             ],
         }  # fmt: skip
+
+
+def _number(value: float) -> float | None:
+    """JSON knows no infinity."""
+    return value if math.isfinite(value) else None
 
 
 PARTS = ("sampling", "privacy", "optimisation", "bias")
@@ -198,7 +205,8 @@ def advise(
             raise InputError(f"no method keeps within the limits: {'; '.join(beyond)}; allow more, or declare bounds")
         raise InputError("; ".join(dict.fromkeys(left_out.values())))
     found.sort(key=lambda c: c.prediction.mse)
-    able = [c for c in found if c.earns_errors or wishes.errors == "none"] or found
+    within = ERRORS_WORTH * min(c.regret for c in found)
+    able = [c for c in found if wishes.errors == "none" or (c.earns_errors and c.regret <= within)] or found
     least = min(c.regret for c in able)
     enough = [c for c in able if c.regret <= (1 + TIE) * least]
     best = min(enough, key=lambda c: c.prediction.rounds)

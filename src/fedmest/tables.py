@@ -107,7 +107,7 @@ def show_plan(advice: "Advice") -> None:
         p = c.prediction
         parts = (f"{100 * part / p.mse:.0f} %" for part in (p.sampling, p.privacy, p.optimisation, p.bias))
         table.add_row(
-            c.method, f"{p.mse:.3g}", f"{p.mse / advice.pooled:.2f}", *parts, f"{c.half_width:.2g}", f"{p.rounds:,}",
+            c.method, f"{p.mse:.3g}", f"{p.mse / advice.pooled:.3g}", *parts, f"{c.half_width:.2g}", f"{p.rounds:,}",
             f"{p.bytes / 1e6:.3g}", "yes" if c.earns_errors else "no",
         )  # fmt: skip
     page.print(table)
@@ -124,6 +124,8 @@ def show_plan(advice: "Advice") -> None:
               "privacy.")  # fmt: skip
     say(page, f"Assumed of the rows: intercept {assumed.intercept:g}, slopes of length {assumed.slopes:g}, normal "
               f"features with standard deviation {assumed.feature_sd:g}. No row was read.")  # fmt: skip
+    if best.prediction.mse > assumed.length(assumed.truth):
+        say(page, "This budget buys nothing from so few rows: zero for every coefficient would be closer to the truth.")
     for name, why in advice.left_out.items():
         say(page, f"Left out: {name}: {why}")
 
