@@ -1,6 +1,6 @@
 """Coverage of nominal 95 % intervals, and their width against the interval of the pooled fit without privacy.
 
-    python benchmarks/intervals.py [--runs 500] [--workers 2] [--method auto] [--rows KIND]
+    python benchmarks/intervals.py [--runs 500] [--workers 2] [--method auto] [--rows KIND] [--mu MU]
 
 100 sites, 40,000 rows, d = 5. Sizes are equal or lognormal (log-sd 0.8). In the overdispersed cells counts are negative
 binomial with variance lambda + lambda^2 / 2, the model fitted is Poisson, and errors="sandwich"; the pooled fit beside
@@ -72,8 +72,9 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--method", default="auto")
     parser.add_argument("--rows", choices=("logistic", "poisson", "overdispersed"))
+    parser.add_argument("--mu", type=float)
     given = parser.parse_args()
-    cells = [cell for cell in CELLS if given.rows in (None, cell[0])]
+    cells = [cell for cell in CELLS if given.rows in (None, cell[0]) and given.mu in (None, cell[2])]
     print("| rows | sizes | mu | method | coverage % | worst % | width / pooled | without interval |")
     print("|---|---|---|---|---|---|---|---|", flush=True)
     inside = 0

@@ -25,7 +25,7 @@ AUTO = "auto"
 TRIED = {"schedule": ("geometric", "uniform"), "weights": ("size", "optimal")}  # settings of `fit` that plans choose
 WISHES = frozenset(f.name for f in fields(Wishes))
 TIE = 0.05  # of an error: what fewer rounds may cost, less than what predictions are good for
-ERRORS_WORTH = 2.0  # times the least error: what standard errors may cost
+ERRORS_WORTH = 1.2  # times the least error: what standard errors may cost
 LEAST_GAIN = 0.02  # what another setting must win before it is preferred to the default
 BEYOND = ("takes", "sends")  # how the reasons begin for which a method is beyond the limits
 SMALLEST_MU, LARGEST_MU = 1e-3, 1e3
@@ -61,7 +61,7 @@ class Candidate:
 @dataclass(frozen=True)
 class Advice:
     """All methods, the least error first, and the one to choose: of those that earn standard errors (unless none are
-    wanted, or they would double the error) the best, or one nearly as good with fewer rounds.
+    wanted, or they would cost a fifth of the error) the best, or one nearly as good with fewer rounds.
 
     `left_out` gives the reason for those without a prediction or beyond the limits.
     """
