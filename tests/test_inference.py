@@ -189,6 +189,9 @@ def test_a_curvature_that_drowns_earns_none() -> None:
 def test_averages_earn_them_only_where_their_bias_is_small() -> None:
     small = fm.fit(simulate("logistic", [60] * 40, seed=1), method="fedavg", mu=2.0, seed=1, scaling="none")
     assert "bias of averaging" in none_for(small)
+    few = simulate("logistic", [60] * 5, seed=1)
+    bought = fm.fit(few, method="fedavg", mu=8.0, seed=1, scaling="none", errors="model")
+    assert "bias of averaging" in none_for(bought)
     large = fm.fit(simulate("poisson", [4000] * 20, seed=1), "poisson", "fedavg", mu=8.0, seed=1, scaling="none")
     assert large.uncertainty.route == "sites" and large.uncertainty.together
     assert "privacy" not in large.frame()

@@ -75,8 +75,10 @@ def assess(server: Server, terms: "Terms", theta: Array, last: Replies, released
     records = server.records[len(terms.plan.steps) - len(terms.plan.method_steps) - len(terms.plan.error_steps) :]
     own = records[: len(records) - (released is not None)]
     try:
-        if terms.errors.route == "sites" and isinstance(own[-1].step.query, Descent):
-            return _spread_of_estimates(terms, own[-1], last)
+        if isinstance(own[-1].step.query, Descent):
+            _check_bias(terms)
+            if terms.errors.route == "sites":
+                return _spread_of_estimates(own[-1], last)
         return _linear(server, terms, theta, own, last, released)
     except (Unearned, NotTraced) as reason:
         return Uncertainty(why=str(reason))
@@ -122,8 +124,14 @@ def _linear(
     return Uncertainty(sampling, path.privacy, route, freedom)
 
 
-def _spread_of_estimates(terms: "Terms", final: Record, last: Replies) -> Uncertainty:
+def _spread_of_estimates(final: Record, last: Replies) -> Uncertainty:
     """Of averages of what sites found: the spread of these is the estimate's own."""
+    total, freedom = _between(last.values, final.step.weights, final.sizes, None)
+    return Uncertainty(total, np.zeros_like(total), "sites", freedom, together=True)
+
+
+def _check_bias(terms: "Terms") -> None:
+    """Averages of local steps have a bias that is not in their spread."""
     share = _bias_share(terms)
     if share is None or share > TOLERATED:
         size = "not known" if share is None else f"expected to be {100 * share:.0f} % of the variance"
@@ -131,8 +139,6 @@ def _spread_of_estimates(terms: "Terms", final: Record, last: Replies) -> Uncert
             f"no standard errors: the bias of averaging local steps, squared, is {size}, and intervals would miss it; "
             "use method='fednewton' or 'fedirls'"
         )
-    total, freedom = _between(last.values, final.step.weights, final.sizes, None)
-    return Uncertainty(total, np.zeros_like(total), "sites", freedom, together=True)
 
 
 def _bias_share(terms: "Terms") -> float | None:
