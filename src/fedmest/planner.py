@@ -133,7 +133,7 @@ def plan(
 
     >>> advice = plan([400] * 100, features=4, mu=2.0)
     >>> advice.best.method, round(advice.best.prediction.mse / advice.pooled, 1)
-    ('fednewton', 1.1)
+    ('fedirls', 1.1)
     """
     wishes = _wishes(settings)
     n = _sizes(sizes, sites)

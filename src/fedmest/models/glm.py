@@ -83,7 +83,8 @@ class GLM(Model):
         out = np.empty((len(sites), size, size))
         for i, site in enumerate(sites):
             X, begin = rows.of_site(site), rows.offsets[site]
-            residuals = np.ascontiguousarray(theta @ X.T)
+            with np.errstate(over="ignore", invalid="ignore"):  # a residual is cut to its limit, whatever comes
+                residuals = np.ascontiguousarray(theta @ X.T)
             norms = rows.norms[begin : begin + len(X)]
             self.residual(residuals, rows.targets_of_site(site), clipping.bound / norms, clipping.consistent)
             scores = (residuals.T[:, :, None] * X[:, None, :]).reshape(len(X), size)
