@@ -16,7 +16,7 @@ import numpy as np
 
 import fedmest as fm
 from fedmest.privacy.gdp import Array
-from fedmest.simulation import TRUTH, simulate
+from fedmest.simulation import FEATURE_SD, TRUTH, simulate
 
 MODELS = ("logistic", "poisson")
 NOISES = 2
@@ -63,16 +63,20 @@ def main_table(reps: int) -> None:
 
 
 def auto_table(reps: int) -> None:
-    print(f"\nmethod=auto, MSE over the pooled fit's MSE; m=100, n=400, d=5, mu=2, {reps} repetitions\n")
-    print("| model | the plan's choice | predicted | simulated |\n|---|---|---|---|")
+    print(f"\nPlans, MSE over the pooled fit's MSE; m=100, n=400, d=5, mu=2, {reps} repetitions\n")
+    print("| model | assumed spread | the plan's choice | predicted | simulated |\n|---|---|---|---|---|")
     sizes = [400] * 100
     for model in MODELS:
-        advice = fm.plan(sizes, 4, model, 2.0, scaling="none")
-        best = advice.best
         base = errors(model, "np-pooled", sizes, reps)
-        value, se = ratio(errors(model, best.method, sizes, reps, mu=2.0, **best.settings), base)
-        told = " ".join([best.method, *(f"{name}={value}" for name, value in best.settings.items())])
-        print(f"| {model} | {told} | {best.prediction.mse / advice.pooled:.3f} | {value:.3f} ± {se:.3f} |", flush=True)
+        spread = FEATURE_SD[model]
+        told = {"feature_sd": spread, "slopes": float(np.linalg.norm(TRUTH[1:]))}
+        for label, assumed in (("1 (method='auto')", {}), (f"{spread:g}, as it is", told)):
+            advice = fm.plan(sizes, 4, model, 2.0, scaling="none", **assumed)  # type: ignore[arg-type]
+            best = advice.best
+            value, se = ratio(errors(model, best.method, sizes, reps, mu=2.0, **best.settings), base)
+            choice = " ".join([best.method, *(f"{name}={value}" for name, value in best.settings.items())])
+            expected = best.prediction.mse / advice.pooled
+            print(f"| {model} | {label} | {choice} | {expected:.3f} | {value:.3f} ± {se:.3f} |", flush=True)
 
 
 def clipping_table(reps: int) -> None:
