@@ -172,7 +172,7 @@ def _between(replies: Array, weights: Array, sizes: Array, sds: Array | None) ->
     if freedom < FEWEST_SITES / 2:
         raise Unearned(
             "no standard errors: a few large sites make up most of the estimate, and the spread of so few says little; "
-            "use errors='model' or errors='sandwich'"
+            "use errors='model'"
         )
     return total, freedom
 

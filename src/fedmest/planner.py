@@ -212,8 +212,9 @@ def advise(
     best = min(enough, key=lambda c: c.prediction.rounds)
     pooled = pooled_error(population, float(facts.sizes.sum()))
     n, scale = facts.sizes.astype(float), columns / (float(facts.sizes.sum()) * pooled)
+    prior = columns / max(population.length(population.truth), 1e-300)  # whoever says zero is no farther off
     return Advice(
-        best, tuple(found), left_out, mu, pooled, bounds.lower_bound(n, columns, mu, scale, scale),
+        best, tuple(found), left_out, mu, pooled, bounds.lower_bound(n, columns, mu, scale, scale, prior),
         float(bounds.effective_sizes(n, columns, mu).sum()), population, facts.sizes,
     )  # fmt: skip
 
