@@ -2,6 +2,7 @@
 
 import json
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -11,9 +12,11 @@ import statsmodels.api as sm
 import fedmest as fm
 from fedmest.errors import InputError
 from fedmest.federation import Federation
-from fedmest.inference import FEWEST_SITES
+from fedmest.inference import FEWEST_SITES, Linearised, _between
+from fedmest.methods import Step
 from fedmest.models import Clipping, model_named
-from fedmest.queries import Spread
+from fedmest.models.glm import ROWS_AT_ONCE
+from fedmest.queries import NewtonParts, Spread
 from fedmest.queries.newton import from_triangle
 from fedmest.result import Result
 from fedmest.simulation import TRUTH, simulate
@@ -76,6 +79,42 @@ def test_classes_have_standard_errors_within_their_contrasts() -> None:
     with pytest.raises(InputError, match="repeat each other"):
         result.wald_test(np.tile(np.eye(3), 3))  # sums to zero by construction
     json.dumps(result.as_dict(), allow_nan=False)
+
+
+def test_noise_of_the_curvature_shakes_the_newton_step_as_told() -> None:
+    """Against draws: noise z on the gradient, and a symmetric matrix of noise times the step."""
+    rng = np.random.default_rng(0)
+    theta, before = np.array([[0.4, -0.2, 0.1]]), np.array([[0.1, 0.3, -0.6]])
+    curvature = np.diag([1.0, 2.0, 0.5])
+    step = Step(NewtonParts(), np.ones((2, 1)), np.arange(2), np.array([0.3, 0.7]))
+    record = SimpleNamespace(step=step, sds=np.array([[0.1, 0.2], [0.5, 0.3]]))
+    path = Linearised(curvature, np.linalg.inv(curvature), theta, before, [record])  # type: ignore[list-item]
+    path.newton(step)
+    gradient, matrix = (np.linalg.norm(step.weights * sds) for sds in record.sds)
+    errors = [
+        gradient * rng.standard_normal(3)
+        + from_triangle(matrix * rng.standard_normal(6), 3) @ (before - theta).ravel()
+        for _ in range(40_000)
+    ]
+    inverse = np.linalg.inv(curvature)
+    np.testing.assert_allclose(path.privacy, inverse @ np.cov(np.transpose(errors)) @ inverse, rtol=0.05, atol=1e-3)
+
+
+def test_the_spread_of_replies_is_the_variance_of_their_sum() -> None:
+    rng = np.random.default_rng(0)
+    sizes = np.concatenate([np.full(20, 50.0), np.full(10, 400.0)])
+    weights = sizes / sizes.sum()
+    sds = 1 / np.sqrt(sizes)
+    found = [_between(sds[:, None] * rng.standard_normal((30, 2)), weights, sizes, None) for _ in range(3000)]
+    truth = float(np.sum(weights**2 * sds**2))
+    np.testing.assert_allclose(np.mean([total for total, _ in found], axis=0), truth * np.eye(2), atol=0.03 * truth)
+    assert found[0][1] == pytest.approx((weights.sum() ** 2 / np.sum(weights**2)) - 1)
+
+
+def test_more_rows_than_are_held_at_once() -> None:
+    fed = simulate("poisson", [ROWS_AT_ONCE + 700], seed=3)
+    result = fm.fit(fed, "poisson", "np-pooled", scaling="none", errors="sandwich")
+    np.testing.assert_allclose(result.bse, reference(fed, "poisson", cov_type="HC0").bse, rtol=1e-6)  # type: ignore[attr-defined]
 
 
 def test_privacy_error_is_that_of_the_noise() -> None:
@@ -144,18 +183,6 @@ def test_one_row_moves_the_spread_no_more_than_its_sensitivity(swap: int) -> Non
         assert np.linalg.norm(before - after) <= limit * (1 + 1e-9)
 
 
-def test_the_spread_query_releases_the_two_matrices() -> None:
-    fed = simulate("logistic", [50, 60], seed=2)
-    result = fm.fit(fed, method="np-pooled", scaling="none", errors="sandwich")
-    bare = result.uncertainty
-    H = reference(fed, "logistic").cov_params()  # type: ignore[attr-defined]
-    assert bare.sampling is not None
-    X, p = fed.design(), result.predict(fed.design()[:, 1:])
-    S = (X * ((p - fed.target) ** 2)[:, None]).T @ X
-    np.testing.assert_allclose(bare.sampling, H @ S @ H, rtol=1e-6)
-    assert from_triangle(np.arange(3.0), 2).shape == (2, 2)
-
-
 # -- where there is none -----------------------------------------------------------------------------------------
 
 
@@ -167,6 +194,13 @@ def none_for(result: Result) -> str:
     assert "std err" not in result.summary()
     assert result.as_dict()["errors"]["route"] is None
     return result.uncertainty.why
+
+
+def test_linear_regression_lacks_its_dispersion_and_says_what_would_buy_it() -> None:
+    fed = simulate("linear", [400] * 5, seed=1)
+    why = none_for(fm.fit(fed, "linear", "fedirls", seed=1, scaling="none"))
+    assert "errors='model'" in why and "curvature" not in why  # it has that
+    assert fm.fit(fed, "linear", "fedirls", seed=1, scaling="none", errors="model").uncertainty.total is not None
 
 
 def test_descent_releases_no_curvature_and_says_what_would() -> None:

@@ -69,7 +69,7 @@ def fit(
     ridge: a penalty ridge/2 |slopes|^2 on the mean loss, in original units; of a network, on all parameters.
     errors: standard errors. "auto" takes what comes free with the run; "model" trusts the model; "sandwich" holds where
     the model is wrong; "sites" reads them off the spread of 20 sites or more; "none". Where the run does not release
-    what they need, "model" and "sandwich" buy it with 5 % of mu^2.
+    what they need, "model" and "sandwich" buy it with 5 % of mu^2, and method="auto" may choose to.
     seed: the same call with the same seed gives the same estimate; without one noise differs from run to run.
     progress: called with (rounds done, rounds in all); watch: with these and the estimate so far, where there is one.
     checkpoint: a folder. The same call with the same folder goes on where a stopped run ended.
@@ -229,7 +229,8 @@ def _uncertainty(server: Server, terms: Terms, theta: Array) -> Uncertainty:
     last, released = server.last, None
     assert last is not None
     for step in terms.plan.error_steps:
-        server.schedule = [*server.schedule[: len(server.records)], step]  # a fit without noise may end early
+        if math.isinf(terms.mu):  # a fit without noise may end early
+            server.schedule = [*server.schedule[: len(server.records)], step]
         released = server.ask(step, theta)
     return assess(server, terms, theta, last, released)
 

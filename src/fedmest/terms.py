@@ -208,7 +208,7 @@ class Terms:
             if many:
                 return Errors("sites")
             fault = (
-                "it releases no curvature; errors='model' or errors='sandwich' buys it with "
+                "it does not release what they need; errors='model' or errors='sandwich' buys that with "
                 f"{100 * ERROR_SHARE:.0f} % of mu^2"
             )
             return Errors("none", why=f"no standard errors for method {self.method.id!r}: {fault}", for_sale=True)

@@ -13,6 +13,8 @@ from fedmest.models.base import Clipping, Model
 from fedmest.privacy.gdp import Array
 from fedmest.privacy.noise import Noise, SeededNoise
 
+ROWS_AT_ONCE = 4096  # whose scores are held together
+
 
 class GLM(Model):
     """A generalized linear model with canonical link.
@@ -87,8 +89,12 @@ class GLM(Model):
                 residuals = np.ascontiguousarray(theta @ X.T)
             norms = rows.norms[begin : begin + len(X)]
             self.residual(residuals, rows.targets_of_site(site), clipping.bound / norms, clipping.consistent)
-            scores = (residuals.T[:, :, None] * X[:, None, :]).reshape(len(X), size)
-            out[i] = scores.T @ scores / max(len(X), 1)
+            total = np.zeros((size, size))
+            for first in range(0, len(X), ROWS_AT_ONCE):
+                part = slice(first, first + ROWS_AT_ONCE)
+                scores = (residuals[:, part].T[:, :, None] * X[part, None, :]).reshape(-1, size)
+                total += scores.T @ scores
+            out[i] = total / max(len(X), 1)
         return out
 
     def features(self, rows: Rows, site: int, theta: Array) -> Array:
