@@ -12,7 +12,7 @@ import statsmodels.api as sm
 import fedmest as fm
 from fedmest.errors import InputError
 from fedmest.federation import Federation
-from fedmest.inference import FEWEST_SITES, Linearised, _between
+from fedmest.inference import FEWEST_SITES, Linearised, Unearned, _between, _inverse
 from fedmest.methods import Step
 from fedmest.models import Clipping, model_named
 from fedmest.models.glm import ROWS_AT_ONCE
@@ -218,6 +218,13 @@ def test_a_descent_that_has_not_arrived_earns_none() -> None:
 def test_a_curvature_that_drowns_earns_none() -> None:
     fed = simulate("logistic", [40] * 3, seed=1)
     assert "drowns" in none_for(fm.fit(fed, method="fedirls", mu=0.3, seed=1, scaling="none", bound=2.0))
+
+
+def test_a_curvature_must_be_twice_its_noise() -> None:
+    curvature = np.diag([1.0, 0.3])
+    np.testing.assert_allclose(_inverse(curvature, 0.07, None), np.linalg.inv(curvature))  # noise of 0.14
+    with pytest.raises(Unearned, match="drowns"):
+        _inverse(curvature, 0.08, None)  # noise of 0.16
 
 
 def test_averages_earn_them_only_where_their_bias_is_small() -> None:
