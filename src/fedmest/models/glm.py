@@ -28,8 +28,8 @@ class GLM(Model):
 
     def curvature_bound(self, bound: float, columns: int) -> float:
         # under the model a score's second moment is its curvature, so bound^2 is the scale to expect; where responses
-        # vary more than the model says, |residual| |x|^2, about bound sqrt(columns), is the smaller guess
-        return bound * min(bound, math.sqrt(columns))
+        # vary more than the model says, |residual| |x|^2, with |x| hardly above 2 sqrt(columns), is the smaller guess
+        return bound * min(bound, 2.0 * math.sqrt(columns))
 
     def mean_scores(self, rows: Rows, sites: Index, thetas: Array, clipping: Clipping, penalty: Array) -> Array:
         out = np.empty((len(sites), self.outputs, rows.columns))
