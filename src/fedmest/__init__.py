@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fedmest.auditing import audit
     from fedmest.errors import InputError
     from fedmest.federation import Federation
     from fedmest.fitting import compare, fit
@@ -13,12 +14,12 @@ if TYPE_CHECKING:
     from fedmest.result import Result
 
 __version__ = "0.1.0"
-__all__ = ["METHODS", "MODELS", "Federation", "InputError", "NetworkModel", "Result", "compare", "fit", "plan"]
+__all__ = ["METHODS", "MODELS", "Federation", "InputError", "NetworkModel", "Result", "audit", "compare", "fit", "plan"]
 
 # compiled loops load with the first name that needs them, so that `import fedmest` and `fedmest --help` answer at once
 _HOMES = {
     "METHODS": "methods", "MODELS": "models", "Federation": "federation", "InputError": "errors", "Result": "result",
-    "NetworkModel": "models", "compare": "fitting", "fit": "fitting", "plan": "planner",
+    "NetworkModel": "models", "audit": "auditing", "compare": "fitting", "fit": "fitting", "plan": "planner",
 }  # fmt: skip
 
 

@@ -151,7 +151,7 @@ def carry_out(
     }  # fmt: skip
     return Result(
         original(theta), (("intercept",) if has_intercept else ()) + facts.features, model, terms.method.id,
-        _report(server, caveats, engine.noise_caveat), _communication(server),
+        privacy_report(server, caveats, engine.noise_caveat), _communication(server),
         tuple(original(t) for t in server.history), settings, has_intercept,
         None if server.site_thetas is None else original(server.site_thetas),
         uncertainty.carried(_to_original(scaling, terms)),
@@ -249,7 +249,7 @@ def _measure(record: Record, release: int) -> tuple[Array, Array]:
     return record.sensitivities[release], record.sds[release]
 
 
-def _report(server: Server, caveats: list[str], noise_caveat: str) -> PrivacyReport:
+def privacy_report(server: Server, caveats: list[str], noise_caveat: str) -> PrivacyReport:
     """Walk the rounds that were carried out. There is no other description of the run."""
     releases: list[ReleaseRecord] = []
     gaps: list[str] = list(caveats)

@@ -1,0 +1,590 @@
+"""Attacks on our own releases: the distinguishing game, played thousands of times.
+
+Two data sets of one site differ in one row. Somebody who chose both rows, all other rows and every message of the
+server, and who sees everything that the site sends in the whole schedule, has to say which of the two the site holds.
+From how often that goes wrong follows a lower bound on mu which no proof can argue away: of mu-Gaussian privacy, false
+positives at rate a and false negatives at rate b leave mu >= Phi^-1(1 - a) - Phi^-1(b) (Dong, Roth, Su 2022), and
+Clopper and Pearson's intervals for a and b make a bound with a confidence of it.
+
+Sites are the games: a federation of thousands of sites with the same rows, each with noise of its own, is asked along
+the schedule by the engine that `fit` uses. Beside every site under attack stands another whose rows the attacker knows,
+in case that their noise has something in common.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from fedmest.engines import LocalEngine
+from fedmest.errors import InputError
+from fedmest.federation import Federation
+from fedmest.fitting import fit, privacy_report
+from fedmest.methods import METHODS, Method, Server, Step, method_named
+from fedmest.models import MODELS, Clipping, Model, NetworkModel, model_named
+from fedmest.privacy.gdp import Array
+from fedmest.privacy.noise import Noise
+from fedmest.privacy.statement import PrivacyReport
+from fedmest.queries import Ask, Descent, Histogram, Query
+from fedmest.queries.histogram import SCORE_GRID
+from fedmest.scaling import FINE_BINS, SIGNED_GRID
+from fedmest.terms import Terms, Wishes
+
+OBSERVERS = ("server", "public")
+NETWORK = "network"  # a small one, to stand for all
+COLUMNS = 4
+CLASSES = 3
+BOUND = 1.0  # where the run would buy one: the server may say what it likes, noise follows
+SPLITS = 4  # of rows into halves, where a query reads halves: the attacker does not know which
+ROOM = 4_000_000  # numbers in the rows of the games that are played at once
+THRESHOLDS = 400
+CAUTION = 1 - 1e-8  # confidence in learning: thresholds far out in a tail must earn their place
+OTHER_SITES = 4  # beside the one under attack, where only the published estimate is seen
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Two data sets that differ in their last row, and what the server may send."""
+
+    name: str
+    X: Array  # the rows that both have in common
+    y: Array
+    first: tuple[Array, float]
+    second: tuple[Array, float]
+    thetas: tuple[Array, ...]
+
+    def rows(self, other: bool) -> tuple[Array, Array]:
+        x, y = self.second if other else self.first
+        return np.vstack([self.X, x]), np.append(self.y, y)
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What an attack found, beside what is claimed.
+
+    `mu_lower` holds with the given confidence. `mu_exact` is what the best test would find, known where all that the
+    site sends is Gaussian given the past.
+    """
+
+    method: str
+    model: str
+    calibration: str
+    observer: str
+    mu_claimed: float
+    mu_lower: float
+    mu_exact: float | None
+    confidence: float
+    games: int
+    false_positives: int
+    false_negatives: int
+    scene: str
+    certified: bool
+    leak: str = ""  # what differs between the two data sets and was sent without noise
+    scores: tuple[Array, Array] = field(repr=False, default=(np.zeros(0), np.zeros(0)))
+
+    @property
+    def broken(self) -> bool:
+        """Whether the claim is refuted, at this confidence."""
+        return self.mu_lower > self.mu_claimed
+
+    @property
+    def verdict(self) -> str:
+        return "refuted" if self.broken else "not refuted"
+
+    def roc(self) -> tuple[Array, Array]:
+        """False and true positive rates of the attack at every threshold."""
+        cuts = np.unique(np.concatenate(self.scores))[::-1]
+        rates = [1 - np.searchsorted(np.sort(s), cuts, side="left") / len(s) for s in self.scores]
+        return np.concatenate([[0.0], rates[0]]), np.concatenate([[0.0], rates[1]])
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain numbers and texts, for JSON, which knows no infinity."""
+        names = (
+            "method", "model", "calibration", "observer", "mu_claimed", "mu_lower", "mu_exact", "confidence", "games",
+            "false_positives", "false_negatives", "scene", "certified", "leak", "verdict",
+        )  # fmt: skip
+        values = {name: getattr(self, name) for name in names}
+        return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}
+
+    def plot(self, path: str | Path) -> None:
+        """The attack's ROC curve, and the most that the claim allows."""
+        draw_roc(self, Path(path))
+
+
+def audit(
+    method: str | type[Method] = "fedsgd",
+    model: str | Model = "logistic",
+    mu: float = 1.0,
+    *,
+    calibration: str = "certified",
+    observer: str = "server",
+    games: int = 20_000,
+    confidence: float = 0.99,
+    scene: str | None = None,
+    seed: int = 0,
+    engine: Callable[..., LocalEngine] = LocalEngine,
+    settings: dict[str, Any] | None = None,
+    **options: Any,
+) -> Audit:
+    """Attack what one site sends in a whole run, or (observer="public") what the server publishes.
+
+    method: an id, or a class of your own that is not registered yet. model: a name ("network" is a small one), or a
+    network. games: how many are judged, half of them with either data set; as many again teach the attacker. Where only
+    the estimate is seen, every game is a whole `fit`.
+    scene: the attack to mount; by default the one that promises most. settings: of `fit` (bound, clip, schedule,
+    scaling ...). Options of the method go by name.
+
+    >>> found = audit("fedsgd", "logistic", mu=1.0, games=2000, K=5)
+    >>> found.mu_claimed, found.verdict, 0.7 < found.mu_lower < found.mu_exact <= 1.0 + 1e-9
+    (1.0, 'not refuted', True)
+    """
+    kind = method_named(method) if isinstance(method, str) else method
+    _check(kind, observer, games, confidence, mu)
+    stage = Stage(kind, model, mu, calibration, settings or {}, options, engine)
+    scenes = {s.name: s for s in stage.scenes()}
+    if scene is not None and scene not in scenes:
+        raise InputError(f"there is no scene {scene!r}; choose one of {', '.join(scenes)}")
+    plots = [Plot(stage, s) for name, s in scenes.items() if scene in (None, name)]
+    plot = max(plots, key=lambda p: p.promise)
+    if observer == "public":
+        return _judge(plot, *_published(plot, games, seed), games, confidence, observer)
+    if plot.leak:
+        return Audit(
+            kind.id, stage.model_name, calibration, observer, plot.report.mu, math.inf, math.inf, confidence, 0, 0, 0,
+            plot.scene.name, plot.report.certified, plot.leak,
+        )  # fmt: skip
+    worlds = tuple(np.concatenate(list(plot.play(other, games, seed))) for other in (False, True))
+    return _judge(plot, worlds[0], worlds[1], plot.report.mu, games, confidence, observer)
+
+
+def _check(kind: type[Method], observer: str, games: int, confidence: float, mu: float) -> None:
+    if not kind.private:
+        raise InputError(f"method {kind.id!r} is not private; there is nothing to audit")
+    if observer not in OBSERVERS:
+        raise InputError(f"observer={observer!r}: choose one of {', '.join(OBSERVERS)}")
+    if isinstance(games, bool) or not isinstance(games, (int, np.integer)) or games < 100:
+        raise InputError(f"games={games!r} must be a whole number of at least 100")
+    if not (isinstance(confidence, float) and 0.5 <= confidence < 1):
+        raise InputError(f"confidence={confidence!r} must lie between 0.5 and 1")
+    if not (isinstance(mu, (int, float)) and 0 < mu < math.inf):
+        raise InputError(f"mu={mu!r} must be a positive number; without a budget there is nothing to audit")
+
+
+# -- what is attacked ----------------------------------------------------------------------------------------
+
+
+@dataclass
+class Stage:
+    """A method on a model with a budget, for any number of sites that all hold the same rows."""
+
+    kind: type[Method]
+    model: str | Model
+    mu: float
+    calibration: str
+    settings: dict[str, Any]
+    options: dict[str, Any]
+    engine: Callable[..., LocalEngine]
+
+    def __post_init__(self) -> None:
+        self.model_name = self.model if isinstance(self.model, str) else self.model.name
+
+    def fresh_model(self) -> Model:
+        if self.model == NETWORK:
+            return small_network()
+        return model_named(self.model) if isinstance(self.model, str) else self.model
+
+    def run(self, X: Array, y: Array, sites: Array, seed: int) -> tuple[Terms, LocalEngine]:
+        """Terms and sites of a run on these rows."""
+        federation = Federation.from_arrays(X, y, sites, degenerate="keep")
+        model = self.fresh_model()
+        target = model.target(federation)
+        usual = {"fit_intercept": False} if model.linear else {}
+        wishes = Wishes(**{"calibration": self.calibration, "scaling": "private" if model.linear else "auto", **usual,
+                           **self.settings})  # fmt: skip
+        if self.calibration == "paper" and "scaling" not in self.settings:
+            wishes = replace(wishes, scaling="none")
+        terms = Terms.agree(federation, model, self.kind.id, self.mu, wishes, {}, 0)
+        method = self.kind.with_options(self.options, self.calibration)
+        terms = replace(terms, method=method, options=self.options)
+        if model.linear and "ridge" not in self.settings:
+            terms = replace(terms, wishes=replace(terms.wishes, ridge=_ridge(terms)))
+        return terms, self.engine(federation, model, target, terms.intercept, seed)
+
+    def scenes(self) -> Iterator[Scene]:
+        """The rows that an attacker would choose.
+
+        A margin: at the thetas sent, all rows of the attack are far on the wrong side, along the first column, so that
+        their scores are as long as clipping lets them be and stay so in all local steps.
+        """
+        model = self.fresh_model()
+        name = model.name if model.linear else NETWORK
+        counted = name in ("poisson", "linear")
+        outputs = CLASSES if name == "multinomial" else 1
+        zero = np.zeros((outputs, COLUMNS))
+        margin = zero.copy()
+        margin[0, 0], margin[1:2, 0] = -1000.0, 1000.0
+        thetas = (zero, margin) if model.linear else _starts(model)
+        responses = (1000.0, 4000.0) if counted else (1.0, 1.0) if outputs == 1 else (0.0, 0.0)
+        classes = 2 if name in ("logistic", NETWORK) else CLASSES
+        along = np.array([0.0, *[3.0 / math.sqrt(COLUMNS - 1)] * (COLUMNS - 1)])
+        shift, axes = np.array([0.3, 0.0, 0.0, 0.0]), np.eye(COLUMNS)
+
+        def labels(n: int) -> Array:
+            return np.zeros(n) if counted else np.arange(n, dtype=float) % classes
+
+        none, few = np.zeros((9, COLUMNS)), labels(9)
+        pair = ((shift + along, responses[0]), (2 * (shift - along), responses[1]))
+        yield Scene("opposite scores", none, few, *pair, thetas)
+        yield Scene("a score or none", none, few, pair[0], (0 * along, responses[1]), thetas)
+        huge = ((1e6 * along, responses[0]), (-2e6 * along, responses[1]))
+        yield Scene("huge rows", none, few, *huge, thetas)
+        level = 0.0 if name == "linear" else responses[0]
+        yield Scene("orthogonal rows", none, few, (3 * axes[1], level), (6 * axes[2], level), thetas)
+        if name in ("logistic", NETWORK):
+            far = 10 * along
+            yield Scene("the other label", none, few, (far, 1.0), (far, 0.0), thetas)
+        if name == NETWORK:  # the labels of all other rows balance: the last one decides where the mean points
+            yield Scene("a row that turns the mean", np.zeros((48, COLUMNS)), labels(48), (0 * along, 1.0),
+                        (0 * along, 0.0), thetas)  # fmt: skip
+        if name != "logistic":
+            return
+        ones = np.ones(19)
+        weak = np.outer(ones, 0.1 * axes[1])  # hardly any curvature but for the last row
+        yield Scene("a row that carries the curvature", weak, ones, (3 * axes[1], 0.0), (3 * axes[2], 0.0), (zero,))
+        spread = 1.9 * axes[np.arange(199) % COLUMNS]  # curvature 0.22 in every direction, with or without the last row
+        steep = ((1.9 * axes[2], 1.0), (20 * axes[1], 1.0))
+        yield Scene("a steep row", spread, (np.arange(199) > 0).astype(float), *steep, (zero,))
+
+
+def _starts(model: Model) -> tuple[Array, ...]:
+    """A network's random start, and zero, where all its outputs are alike."""
+    start = model.start(COLUMNS + 1, 0)
+    return start, np.zeros_like(start)
+
+
+def _ridge(terms: Terms) -> float:
+    """A penalty, which the server may set, that makes most of what sites send after local steps.
+
+    Where it damps a step's gradient to w_k, the last theta tells (sum w_k)^2 / sum(w_k^2 / mu_k^2), at most sum mu_k^2.
+    """
+    rounds = [step for step in terms.plan.method_steps if isinstance(step.query, Descent)]
+    if not rounds:
+        return 0.0
+
+    def told(damping: float) -> float:
+        weights = [damping ** np.arange(len(step.mus) - 1, -1, -1.0) for step in rounds]
+        return sum(
+            float(w.sum() ** 2 / np.sum((w / step.mus[:, 0]) ** 2)) for w, step in zip(weights, rounds, strict=True)
+        )
+
+    assert isinstance(rounds[0].query, Descent)
+    return (1 - max(np.linspace(0.4, 1.0, 61), key=told)) / rounds[0].query.eta
+
+
+def small_network() -> NetworkModel:
+    def layers() -> Any:
+        from torch import nn
+
+        return nn.Sequential(nn.Linear(COLUMNS, 3), nn.Tanh(), nn.Linear(3, 2))
+
+    return NetworkModel(layers, (COLUMNS,), name=NETWORK)
+
+
+# -- the attack ----------------------------------------------------------------------------------------------
+
+
+class Silence:
+    """No noise: what the attacker knows beforehand."""
+
+    stepwise = False
+
+    def add(self, values: Array, sds: Array, sites: Any, release: int = 0) -> None:
+        pass
+
+    def add_step(self, values: Array, sd: float, site: int, step: int) -> None:
+        self.stepwise = True
+
+
+class Ruler(Silence):
+    """One standard deviation of it everywhere, so that replies tell how much noise is in them."""
+
+    def add(self, values: Array, sds: Array, sites: Any, release: int = 0) -> None:
+        values += sds[:, None]
+
+    def add_step(self, values: Array, sd: float, site: int, step: int) -> None:
+        self.stepwise = True
+        values += sd
+
+
+@dataclass(frozen=True)
+class Message:
+    """What the server sends in a round, and how its replies are read."""
+
+    theta: Array
+    edges: Array | None
+    middle: Array  # a reply to take off, so that no digits are lost
+    directions: Array  # (floats, k): replies times these are the evidence
+    evidence: float  # the square of what the round adds to mu, were it Gaussian
+    gaussian: bool
+
+
+class Plot:
+    """An attack on a stage: the messages of all rounds, chosen for a scene."""
+
+    def __init__(self, stage: Stage, scene: Scene) -> None:
+        self.stage, self.scene = stage, scene
+        self.clipping, self.leak = Clipping(), ""
+        rows = [scene.rows(other) for other in (False, True)]
+        X, y = np.vstack([rows[0][0], rows[1][0]]), np.concatenate([rows[0][1], rows[1][1]])
+        sites = np.repeat([0, 1], len(rows[0][1]))
+        runs = [stage.run(X, y, sites, seed) for seed in range(SPLITS)]
+        self.terms = runs[0][0]
+        self.clipping = self._bound(runs[0])
+        self.engines = [engine for _, engine in runs]
+        self.best: dict[Query, Array] = {}  # the theta to send with a query
+        self.messages = [self._message(number, step) for number, step in enumerate(self.terms.plan.steps)]
+
+    @cached_property
+    def report(self) -> PrivacyReport:
+        """What the accountant says of the schedule, carried out."""
+        return privacy_report(self._ask_all(self.engines[0], lambda values, message: None), [], "")
+
+    @property
+    def promise(self) -> float:
+        return math.inf if self.leak else sum(message.evidence for message in self.messages)
+
+    @property
+    def exact(self) -> float | None:
+        """mu of the whole transcript, where every reply is Gaussian."""
+        return math.sqrt(self.promise) if all(message.gaussian for message in self.messages) else None
+
+    def _bound(self, run: tuple[Terms, LocalEngine]) -> Clipping:
+        """What the server says; where the run reads it off the rows without noise, the attacker compares."""
+        terms, _ = run
+        wish = terms.wishes.bound
+        if wish != "paper":
+            return terms.clipping(BOUND if isinstance(wish, str) else float(wish or BOUND))
+        told = []
+        for other in (False, True):
+            X, y = self.scene.rows(other)
+            alone, engine = self.stage.run(X, y, np.zeros(len(y)), 0)
+            told.append(engine.paper_bound(alone.model.start(alone.setting.columns, 0)))
+        if told[0] != told[1]:
+            self.leak = f"the clipping bound, {told[0]:.3g} or {told[1]:.3g}, which is read off the rows"
+        return terms.clipping(max(*told, 1e-3))
+
+    def _edges(self, number: int, step: Step) -> Array | None:
+        query = step.query
+        if not isinstance(query, Histogram):
+            return None
+        if query.of != "columns":
+            return SCORE_GRID[None]
+        if number == 0:
+            return np.tile(SIGNED_GRID, (query.groups, 1))
+        spans = [5000.0 if column == 0 else 10.0 for column in query.columns]
+        return np.stack([np.linspace(-span, span, FINE_BINS + 1) for span in spans])
+
+    def _message(self, number: int, step: Step) -> Message:
+        """The theta of the scene's at which the two data sets give replies farthest apart."""
+        if step.query in self.best:
+            return self._reading(number, step, self.best[step.query])
+        found = [self._reading(number, step, theta) for theta in self.scene.thetas]
+        message = max(found, key=lambda m: m.evidence)
+        self.best[step.query] = message.theta
+        return message
+
+    def _reading(self, number: int, step: Step, theta: Array) -> Message:
+        """How to read replies: along the move from one data set to the other, over the variance of the noise."""
+        edges, clipping = self._edges(number, step), step.query.clipping(self.clipping, self.terms.model)
+        ask = Ask(theta, clipping, self._penalty(), self._drifts(theta), edges, self.clipping.bound)
+        ruler = Ruler()
+        replies = [_reply(engine, step, ask, Silence()) for engine in self._splits(step)]
+        sds = np.maximum(np.abs(_reply(self.engines[0], step, ask, ruler)[0] - replies[0][0]), 1e-12)
+        if ruler.stepwise:
+            sds /= math.sqrt(len(step.mus))
+        moves = _distinct([second - first for first, second in replies])
+        evidence = max(float(np.sum((move / sds) ** 2)) for move in moves)
+        added = len(moves) == 1 and not ruler.stepwise and (step.query.linear or bool(step.query.gaps))
+        directions = np.stack([move / sds**2 for move in moves], axis=1)
+        return Message(theta, edges, replies[0].mean(axis=0), directions, evidence, added)
+
+    def _splits(self, step: Step) -> list[LocalEngine]:
+        """Ways in which the rows may have been split, as far as the query cares."""
+        whole = all(release.part == "all" for release in step.query.releases()) and not step.query.gaps
+        return self.engines[:1] if whole else self.engines
+
+    def _penalty(self) -> Array:
+        return np.full(self.terms.setting.shape, float(self.terms.wishes.ridge))
+
+    def _drifts(self, theta: Array) -> Array | None:
+        return None if self.stage.kind.id != "scaffold" else np.zeros_like(theta)
+
+    def _ask_all(self, engine: LocalEngine, read: Callable[[Array, Message], None]) -> Server:
+        """The whole schedule, put to all sites of an engine."""
+        federation = engine.federation
+        terms = replace(self.terms, facts=federation)
+        steps = terms.plan.steps
+        server = Server(terms.setting, steps, engine.answer, self.clipping, self._penalty())
+        for step, message in zip(steps, self.messages, strict=True):
+            replies = server.ask(step, message.theta, drifts=self._drifts(message.theta), edges=message.edges)
+            read(replies.values, message)
+        return server
+
+    def play(self, other: bool, games: int, seed: int) -> Iterator[Array]:
+        """Evidence (games, rounds and directions): of the site under attack, then of the one beside it.
+
+        As many games as are judged, and as many again to learn from, half of either with this data set.
+        """
+        first, rows = self.scene.rows(False), self.scene.rows(other)
+        batch = max(1, min(games, ROOM // (2 * rows[0].size)))
+        for begin in range(0, games, batch):
+            count = min(batch, games - begin)
+            X, y = (np.concatenate([np.concatenate([a, b])] * count) for a, b in zip(rows, first, strict=True))
+            sites = np.repeat(np.arange(2 * count), len(rows[1]))
+            word = int(np.random.default_rng([seed, begin, int(other)]).integers(2**63))
+            evidence: list[Array] = []
+
+            def read(values: Array, message: Message, into: list[Array] = evidence) -> None:
+                into.append((values - message.middle) @ message.directions)
+
+            self._ask_all(self.stage.run(X, y, sites, word)[1], read)
+            together = np.concatenate(evidence, axis=1)
+            yield np.concatenate([together[::2], together[1::2]], axis=1)
+
+
+def _reply(engine: LocalEngine, step: Step, ask: Ask, noise: Noise) -> Array:
+    """Of both data sets, as two sites."""
+    return step.query.answer(engine.data, np.arange(2), ask, step.mus[:, :1], noise)
+
+
+def _distinct(moves: list[Array]) -> list[Array]:
+    """Those that are no multiples of earlier ones; one at least."""
+    kept = [max(moves, key=lambda move: float(np.linalg.norm(move)))]
+    for move in moves:
+        units = [k / max(float(np.linalg.norm(k)), 1e-300) for k in kept]
+        if all(float(np.linalg.norm(move - (move @ u) * u)) > 1e-6 * float(np.linalg.norm(kept[0])) for u in units):
+            kept.append(move)
+    return kept
+
+
+def _published(plot: Plot, games: int, seed: int) -> tuple[Array, Array, float]:
+    """Estimates of whole fits with either data set at one site of several, and what is claimed of them."""
+    stage, found = plot.stage, []
+    first = plot.scene.rows(False)
+    wishes = {"bound": plot.clipping.bound, "scaling": "none", **stage.settings}
+    if plot.terms.model.linear:
+        wishes["fit_intercept"] = False
+    for other in (False, True):
+        X, y = (np.concatenate([a, *[b] * OTHER_SITES]) for a, b in zip(plot.scene.rows(other), first, strict=True))
+        federation = Federation.from_arrays(X, y, np.repeat(np.arange(OTHER_SITES + 1), len(first[1])),
+                                            degenerate="keep")  # fmt: skip
+        for game in range(games):
+            result = fit(federation, stage.fresh_model(), stage.kind.id, stage.mu, calibration=stage.calibration,
+                         errors="none", seed=2 * (seed * games + game) + other, **wishes, **stage.options)  # fmt: skip
+            found.append(result.theta.ravel())
+    values = np.array(found)
+    return values[:games], values[games:], result.privacy.third_party
+
+
+# -- the verdict ---------------------------------------------------------------------------------------------
+
+
+def _judge(
+    plot: Plot, first: Array, second: Array, claim: float, games: int, confidence: float, observer: str
+) -> Audit:
+    """Learn from one half of the games how to tell, and count mistakes in the other."""
+    half = len(first) // 2
+    taught, judged = (first[:half], second[:half]), (first[half:], second[half:])
+    statistic, cut = _learn(plot, *taught, observer)
+    scores = (judged[0] @ statistic, judged[1] @ statistic)
+    wrong = int((scores[0] > cut).sum()), int((scores[1] <= cut).sum())
+    lower = float(_lower(np.array([wrong[0]]), np.array([wrong[1]]), len(scores[0]), confidence)[0])
+    exact = plot.exact if observer == "server" else None
+    return Audit(
+        plot.stage.kind.id, plot.stage.model_name, plot.stage.calibration, observer, claim, lower, exact, confidence,
+        games, *wrong, plot.scene.name, plot.report.certified, scores=scores,
+    )  # fmt: skip
+
+
+def _learn(plot: Plot, first: Array, second: Array, observer: str) -> tuple[Array, float]:
+    """The linear statistic and the threshold that did best: evidence as it is known, or Fisher's discriminant."""
+    centre, gap = first.mean(axis=0), second.mean(axis=0) - first.mean(axis=0)
+    scale = np.sqrt((first.var(axis=0) + second.var(axis=0)) / 2)
+    scale = np.maximum(scale, np.maximum(1e-9 * np.abs(gap), 1e-300))
+    both = np.concatenate([(first - centre) / scale, (second - centre - gap) / scale])
+    inner = both.T @ both / len(both) + 1e-10 * np.eye(len(gap))
+    tries = [np.linalg.solve(inner, gap / scale) / scale]
+    if observer == "server" and first.shape[1] == 2 * len(plot.messages):
+        tries.append(np.repeat([1.0, 0.0], len(plot.messages)))
+    best = (-math.inf, tries[0], 0.0)
+    for statistic in tries:
+        scores = np.sort(first @ statistic), np.sort(second @ statistic)
+        cuts = np.quantile(np.concatenate(scores), np.linspace(0.001, 0.999, THRESHOLDS))
+        positives = len(first) - np.searchsorted(scores[0], cuts, side="right")
+        negatives = np.searchsorted(scores[1], cuts, side="right")
+        bounds = _lower(positives, negatives, len(first), CAUTION)
+        place = int(np.argmax(bounds))
+        if bounds[place] > best[0]:
+            best = (float(bounds[place]), statistic, float(cuts[place]))
+    return best[1], best[2]
+
+
+def _lower(positives: Array, negatives: Array, games: int, confidence: float) -> Array:
+    """The bound on mu from mistakes among so many games with either data set, by Clopper and Pearson's intervals."""
+    level = 1 - (1 - confidence) / 2
+    above = [
+        np.where(wrong < games, stats.beta.ppf(level, wrong + 1, np.maximum(games - wrong, 1)), 1.0)
+        for wrong in (positives, negatives)
+    ]
+    return np.maximum(-(stats.norm.ppf(above[0]) + stats.norm.ppf(above[1])), 0.0)
+
+
+# -- all of them ---------------------------------------------------------------------------------------------
+
+QUICK = {  # options under which a run of networks is short; regressions run as they are
+    "K": 2, "R": 1, "K1": 2, "K2": 2,
+}  # fmt: skip
+
+
+def cases(methods: list[str] | None = None, models: list[str] | None = None) -> Iterator[tuple[str, str, str]]:
+    """Every method with every model that it takes and every calibration that it has."""
+    network = small_network()
+    for name in methods or METHODS:
+        kind = method_named(name)
+        for model in models or [*(m for m in MODELS if model_named(m).linear), NETWORK] if kind.private else []:
+            if kind.takes(network if model == NETWORK else model_named(model)):
+                for calibration in ("certified", "paper") if kind.in_paper else ("certified",):
+                    yield name, model, calibration
+
+
+def short_options(method: str, model: str) -> dict[str, int]:
+    known = getattr(METHODS[method], "__dataclass_fields__", {})
+    return {k: v for k, v in QUICK.items() if k in known} if model == NETWORK else {}
+
+
+def draw_roc(found: Audit, path: Path) -> None:
+    from fedmest.studies.figures import STYLE, check_installed
+
+    check_installed()
+    import matplotlib
+    from matplotlib import pyplot as plt
+
+    with matplotlib.rc_context(STYLE):
+        figure, axes = plt.subplots(figsize=(4.2, 4.2), layout="constrained")
+        rates = np.linspace(0, 1, 500)
+        claimed = stats.norm.cdf(stats.norm.ppf(rates) + found.mu_claimed)
+        axes.fill_between(rates, claimed, 1, color="0.92", linewidth=0)
+        axes.plot(rates, claimed, color="0.25", label=f"most that {found.mu_claimed:.3g}-GDP allows")
+        axes.plot([0, 1], [0, 1], color="0.7", linestyle=":", label="guessing")
+        if len(found.scores[0]):
+            axes.plot(*found.roc(), color="#D55E00", label=f"attack: {found.scene}")
+        axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="false positives", ylabel="true positives", aspect="equal",
+                 title=f"{found.method}, {found.model}, {found.calibration}")  # fmt: skip
+        axes.legend(loc="lower right")
+        figure.savefig(path, dpi=150)
+        plt.close(figure)
