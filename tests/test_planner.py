@@ -280,3 +280,13 @@ def test_two_number_columns_need_a_name(tmp_path: Path, capsys: pytest.CaptureFi
     file.write_text("patients,beds\n300,10\n")
     assert main(["plan", "--sizes", str(file), "--features", "3"]) == 2
     assert "name the column of sizes 'rows'" in capsys.readouterr().err
+
+
+def test_standard_errors_that_were_asked_for_are_worth_any_error() -> None:
+    """With this budget the least error comes without intervals; who wants a sandwich gets one all the same."""
+    sizes = [400] * 100
+    free = fm.plan(sizes, 4, "poisson", 1.0, scaling="none", errors="none")
+    asked = fm.plan(sizes, 4, "poisson", 1.0, scaling="none", errors="sandwich")
+    assert asked.best.earns_errors
+    assert asked.best.regret > 1.2 * min(c.regret for c in asked.candidates)
+    assert free.best.method != asked.best.method

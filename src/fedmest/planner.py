@@ -61,7 +61,8 @@ class Candidate:
 @dataclass(frozen=True)
 class Advice:
     """All methods, the least error first, and the one to choose: of those that earn standard errors (unless none are
-    wanted, or they would cost a fifth of the error) the best, or one nearly as good with fewer rounds.
+    wanted, or nobody asked for them and they would cost a fifth of the error) the best, or one nearly as good with
+    fewer rounds.
 
     `left_out` gives the reason for those without a prediction or beyond the limits.
     """
@@ -206,7 +207,8 @@ def advise(
         raise InputError("; ".join(dict.fromkeys(left_out.values())))
     found.sort(key=lambda c: c.prediction.mse)
     within = ERRORS_WORTH * min(c.regret for c in found)
-    able = [c for c in found if wishes.errors == "none" or (c.earns_errors and c.regret <= within)] or found
+    asked = wishes.errors not in ("auto", "none")  # then they are worth any error
+    able = [c for c in found if wishes.errors == "none" or (c.earns_errors and (asked or c.regret <= within))] or found
     least = min(c.regret for c in able)
     enough = [c for c in able if c.regret <= (1 + TIE) * least]
     best = min(enough, key=lambda c: c.prediction.rounds)

@@ -290,7 +290,8 @@ class Terms:
         """How rows are clipped once the bound is known."""
         columns = self.setting.columns
         reach = math.inf if self.setting.paper else self.model.reach(columns)
-        return Clipping(str(self.wishes.clip), bound, self.model.curvature_bound(bound, columns), reach)
+        curvature = self.model.curvature_bound(bound, columns, trusted=self.wishes.errors != "sandwich")
+        return Clipping(str(self.wishes.clip), bound, curvature, reach)
 
     # -- on paper ---------------------------------------------------------------------------------------------
 

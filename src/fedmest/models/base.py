@@ -84,8 +84,8 @@ class Model:
         """A public bound on scores where the budget is too small to buy one."""
         return math.sqrt(columns)
 
-    def curvature_bound(self, bound: float, columns: int) -> float:
-        """A generous public bound on a row's curvature, given the bound on its score."""
+    def curvature_bound(self, bound: float, columns: int, trusted: bool = True) -> float:
+        """A generous public bound on a row's curvature, given that on its score and whether the model is trusted."""
         return math.inf
 
     # -- rows -------------------------------------------------------------------------------------------------

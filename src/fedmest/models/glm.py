@@ -26,10 +26,10 @@ class GLM(Model):
     residual: ClassVar[Callable[..., None]]
     curvature: ClassVar[Callable[..., None]]
 
-    def curvature_bound(self, bound: float, columns: int) -> float:
-        # under the model a score's second moment is its curvature, so bound^2 is the scale to expect; where responses
-        # vary more than the model says, |residual| |x|^2, with |x| hardly above 2 sqrt(columns), is the smaller guess
-        return bound * min(bound, 2.0 * math.sqrt(columns))
+    def curvature_bound(self, bound: float, columns: int, trusted: bool = True) -> float:
+        # under the model a score's second moment is its curvature, so bound^2 is the scale to expect, with |x| hardly
+        # above 2 sqrt(columns); where responses vary more than the model says, |residual| |x|^2 is the smaller guess
+        return bound * min(bound, (2.0 if trusted else 1.0) * math.sqrt(columns))
 
     def mean_scores(self, rows: Rows, sites: Index, thetas: Array, clipping: Clipping, penalty: Array) -> Array:
         out = np.empty((len(sites), self.outputs, rows.columns))

@@ -55,6 +55,6 @@ class Linear(GLM):
         n = len(y)
         return float(-n / 2 * (math.log(2 * math.pi * float(np.mean((y - eta[:, 0]) ** 2))) + 1))
 
-    def curvature_bound(self, bound: float, columns: int) -> float:
+    def curvature_bound(self, bound: float, columns: int, trusted: bool = True) -> float:
         """|x|^2 for features of unit scale; the score's bound says nothing here, as the noise level is free."""
         return 2.0 * columns

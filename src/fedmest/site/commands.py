@@ -20,7 +20,8 @@ import typer
 
 from fedmest import tables
 from fedmest.arguments import AsJson, check_writable, flag
-from fedmest.errors import InputError
+from fedmest.errors import INTERRUPTED, InputError, Stopped
+from fedmest.progress import bar
 from fedmest.site.ledger import VERSION, Damaged, Entry, LedgerError, Opening, Records, digest, left, stamp
 
 if TYPE_CHECKING:
@@ -28,7 +29,90 @@ if TYPE_CHECKING:
 
 SHOWN = 100  # releases of all runs in a table; the rest is for `--run`, `--json` and `export`
 
+site_app = typer.Typer(rich_markup_mode=None, help="A site's own vault: the process that keeps its rows.")
 ledger_app = typer.Typer(rich_markup_mode=None, help="What has left a site, and what it cost.")
+deploy_app = typer.Typer(rich_markup_mode=None, help="Studies between sites, on a Flower network.")
+
+PolicyFile = Annotated[Path, typer.Argument(metavar="SITE.toml", show_default=False, help="The site's policy.")]
+
+
+@site_app.command()
+def check(file: PolicyFile, as_json: AsJson = False) -> None:
+    """Check a site's file against its own policy, and say what the vault would answer for. Nothing is released."""
+    from fedmest.site.policy import Policy
+
+    policy = Policy.read(file)
+    with bar("reading"):
+        rows = len(next(iter(policy.load().values())))
+    tables.show_policy(policy, rows, as_json)
+
+
+@site_app.command("init")
+def begin(file: PolicyFile) -> None:
+    """Check a site's file and policy, and begin its ledger; once."""
+    from fedmest.site.ledger import Ledger, LedgerError
+    from fedmest.site.policy import Policy
+
+    policy = Policy.read(file)
+    if policy.ledger.exists():
+        raise InputError(f"there is a ledger {policy.ledger} already; it goes on counting")
+    with bar("reading"):
+        rows = len(next(iter(policy.load().values())))
+    try:
+        Ledger(policy.ledger).close()
+    except LedgerError as error:
+        raise Stopped(str(error), 1) from None
+    tables.show_policy(policy, rows, as_json=False)
+    print(f"{policy.ledger} is begun; 'fedmest site serve {file}' starts the vault")
+
+
+@site_app.command()
+def serve(file: PolicyFile) -> None:
+    """Keep a site's rows and answer what its policy allows, until Ctrl-C."""
+    from fedmest.site.ledger import LedgerError
+    from fedmest.site.policy import Policy
+    from fedmest.site.serve import serve as run
+
+    try:
+        run(Policy.read(file))
+    except LedgerError as error:
+        raise Stopped(str(error), 1) from None
+
+
+Project = Annotated[Path, typer.Argument(metavar="FOLDER", show_default=False, help="The project.")]
+
+
+@deploy_app.command()
+def init(
+    folder: Project,
+    site: Annotated[list[str] | None, flag("--site", metavar="NAME", help="A site; repeatable.")] = None,
+    demo_rows: Annotated[bool, flag("--demo", help="Three sites of RAND HIE, rows included.")] = False,
+) -> None:
+    """Write a project: the study, the Flower app, a policy for every site, and the commands for all of them."""
+    from fedmest import deploy
+
+    sites = deploy.init(folder, site or [], demo_rows)
+    print(f"{folder} has a study for {len(sites)} sites: {', '.join(sites)}. Read {folder / 'README.md'}")
+
+
+@deploy_app.command("run")
+def run_project(
+    folder: Project,
+    resume: Annotated[bool, flag("--resume", help="Go on with the last run; no site pays twice.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run the project's study at its sites and print the result."""
+    from fedmest import deploy
+
+    try:
+        result = deploy.run(folder, resume, lambda line: print(line, file=sys.stderr, flush=True))
+    except RuntimeError as fault:
+        raise Stopped(str(fault), 1) from None
+    except KeyboardInterrupt:
+        note = f"interrupted; the server may still be at work. 'fedmest deploy run {folder} --resume' goes on"
+        raise Stopped(note, INTERRUPTED) from None
+    print(json.dumps(result, indent=2) if as_json else result.pop("summary"))
+
 
 File = Annotated[Path, typer.Argument(metavar="LEDGER", show_default=False, help="The site's ledger.")]
 Lifetime = Annotated[
