@@ -3,9 +3,11 @@
 A bound of 99 % confidence on a claim that holds exactly is above it in one audit of a hundred at most; seeds are fixed.
 """
 
+import json
 import math
 from dataclasses import dataclass, replace
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,7 +25,7 @@ from fedmest.privacy.gdp import Array
 from fedmest.privacy.noise import Noise
 from fedmest.queries import Ask, Gradient, Query, SiteData
 
-ALL = [case for case in cases() if case[1] != NETWORK]
+CERTIFIED = sorted({(case.method, case.model) for case in cases(calibrations=["certified"]) if case.model != NETWORK})
 DESCENT = ("fedsgd", "fedsgd-m", "fedavg", "fedhybrid", "scaffold")
 QUICK = {"K": 4, "R": 2, "K1": 4, "K2": 4}
 MU = 2.0
@@ -36,7 +38,7 @@ def options(method: str) -> dict[str, int]:
 # -- what is claimed -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("method", "model"), sorted({case[:2] for case in ALL if case[2] == "certified"}))
+@pytest.mark.parametrize(("method", "model"), CERTIFIED)
 def test_no_attack_refutes_a_certified_claim(method: str, model: str) -> None:
     found = fm.audit(method, model, MU, games=2000, **options(method))
     assert found.mu_claimed == pytest.approx(MU, rel=1e-12)
@@ -151,7 +153,7 @@ class ClippedAfterAveraging(Planted):
         def answer(self, data: SiteData, sites: Index, ask: Ask, mus: Array, noise: Noise) -> Array:
             means = data.model.mean_scores(data.rows, sites, ask.theta, Clipping("norm"), ask.penalty)
             means = means.reshape(len(sites), -1)
-            means *= np.minimum(1.0, ask.clipping.bound / np.linalg.norm(means, axis=1))[:, None]
+            means *= np.minimum(1.0, ask.clipping.bound / np.maximum(np.linalg.norm(means, axis=1), 1e-300))[:, None]
             noise.add(means, self.noise_sds(data.rows.sizes[sites].astype(float), ask.clipping, mus)[0], sites)
             return means
 
@@ -208,7 +210,7 @@ def test_the_same_method_without_a_defect_is_not_accused() -> None:
 # -- how it is told ------------------------------------------------------------------------------------------
 
 
-def test_the_same_seed_finds_the_same(tmp_path: object) -> None:
+def test_the_same_seed_finds_the_same() -> None:
     first, again, other = (fm.audit("fedsgd", "logistic", MU, games=500, seed=s, K=2) for s in (1, 1, 2))
     assert first.as_dict() == again.as_dict()
     assert first.as_dict() != other.as_dict()
@@ -235,3 +237,53 @@ def test_the_same_seed_finds_the_same(tmp_path: object) -> None:
 def test_what_cannot_be_audited_is_said(arguments: dict[str, object], words: str) -> None:
     with pytest.raises(fm.InputError, match=words):
         fm.audit(**arguments)  # type: ignore[arg-type]
+
+
+def test_the_table_tells_claim_and_finding_and_goes_on_where_it_was_stopped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept, drawn = tmp_path / "audits.jsonl", tmp_path / "roc.png"
+    call = ["audit", "fedsgd", "--model", "logistic", "--games", "200", "--option", "K=2", "--out", str(kept)]
+    assert main([*call, "--json"]) == 0
+    first = json.loads(capsys.readouterr().out)
+    variants = [(entry["calibration"], entry["settings"], entry["verdict"]) for entry in first]
+    assert variants == [
+        ("certified", {}, "not refuted"), ("certified", {"schedule": "uniform"}, "not refuted"),
+        ("paper", {}, "refuted"), ("paper", {"bound": 1.0}, "not refuted"),
+    ]  # fmt: skip
+    lines = kept.read_text().splitlines()
+    assert len(lines) == 4
+    kept.write_text("\n".join([*lines[:2], lines[2][:30]]) + "\n")  # the third was cut short
+    assert main([*call, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == first
+    assert len(kept.read_text().splitlines()) == 5
+    single = ["audit", "fedsgd", "--model", "logistic", "--calibration", "paper", "--bound", "1", "--games", "200"]
+    assert main([*single, "--plot", str(drawn)]) == 0
+    assert "not refuted" in capsys.readouterr().out
+    assert drawn.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["fedsgdd"], "there is no method 'fedsgdd'"),
+        (["fedstats", "--model", "poisson"], "nothing to audit"),
+        (["fedsgd", "--plot", "x.png"], "--plot is for one audit"),
+        (["fedsgd", "--model", "gamma"], "there is no model 'gamma'"),
+        (["fedsgd", "--out", "no/such/file.jsonl"], "there is no folder"),
+        (["fedsgd", "--mu", "inf"], "without a budget there is nothing to audit"),
+    ],
+)
+def test_a_fault_in_the_call_is_one_line(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert words in one_line(capsys, main(["audit", *arguments]))
+
+
+def test_a_refuted_certified_claim_ends_the_command_with_a_fault(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(METHODS, "fedsgd", HalfTheSensitivity)
+    code = main(["audit", "fedsgd", "--model", "logistic", "--games", "2000", "--calibration", "certified"])
+    assert code == 1
+    assert "a certified claim is refuted: fedsgd (logistic)" in capsys.readouterr().err

@@ -12,20 +12,22 @@ in case that their noise has something in common.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from scipy import stats
 
 from fedmest.engines import LocalEngine
 from fedmest.errors import InputError
 from fedmest.federation import Federation
 from fedmest.fitting import fit, privacy_report
-from fedmest.methods import METHODS, Method, Server, Step, method_named
+from fedmest.methods import CALIBRATIONS, METHODS, Method, Server, Step, method_named
 from fedmest.models import MODELS, Clipping, Model, NetworkModel, model_named
 from fedmest.privacy.gdp import Array
 from fedmest.privacy.noise import Noise
@@ -44,6 +46,7 @@ SPLITS = 4  # of rows into halves, where a query reads halves: the attacker does
 ROOM = 4_000_000  # numbers in the rows of the games that are played at once
 THRESHOLDS = 400
 CAUTION = 1 - 1e-8  # confidence in learning: thresholds far out in a tail must earn their place
+SHORT = {"K": 2, "R": 1, "K1": 2, "K2": 2, "cycles": 1}  # options of audits of networks in the table of all
 OTHER_SITES = 4  # beside the one under attack, where only the published estimate is seen
 
 
@@ -198,7 +201,7 @@ class Stage:
             return small_network()
         return model_named(self.model) if isinstance(self.model, str) else self.model
 
-    def run(self, X: Array, y: Array, sites: Array, seed: int) -> tuple[Terms, LocalEngine]:
+    def run(self, X: Array, y: Array, sites: npt.ArrayLike, seed: int) -> tuple[Terms, LocalEngine]:
         """Terms and sites of a run on these rows."""
         federation = Federation.from_arrays(X, y, sites, degenerate="keep")
         model = self.fresh_model()
@@ -283,7 +286,7 @@ def _ridge(terms: Terms) -> float:
         )
 
     assert isinstance(rounds[0].query, Descent)
-    return (1 - max(np.linspace(0.4, 1.0, 61), key=told)) / rounds[0].query.eta
+    return float(1 - max(np.linspace(0.4, 1.0, 61), key=told)) / rounds[0].query.eta
 
 
 def small_network() -> NetworkModel:
@@ -546,25 +549,47 @@ def _lower(positives: Array, negatives: Array, games: int, confidence: float) ->
 
 # -- all of them ---------------------------------------------------------------------------------------------
 
-QUICK = {  # options under which a run of networks is short; regressions run as they are
-    "K": 2, "R": 1, "K1": 2, "K2": 2,
-}  # fmt: skip
+
+@dataclass(frozen=True)
+class Case:
+    """A line in the table of all audits."""
+
+    method: str
+    model: str
+    calibration: str
+    settings: dict[str, Any]
+
+    def audit(self, mu: float, games: int, options: dict[str, Any], **more: Any) -> Audit:
+        """With fewer games and local steps for networks, of which sites are asked one after another."""
+        if self.model == NETWORK:
+            known = getattr(METHODS[self.method], "__dataclass_fields__", {})
+            games = max(games // 4, 100)
+            options = {**{k: v for k, v in SHORT.items() if k in known}, **options}
+        return audit(self.method, self.model, mu, calibration=self.calibration, games=games, settings=self.settings,
+                     **more, **options)  # fmt: skip
 
 
-def cases(methods: list[str] | None = None, models: list[str] | None = None) -> Iterator[tuple[str, str, str]]:
-    """Every method with every model that it takes and every calibration that it has."""
-    network = small_network()
-    for name in methods or METHODS:
+def cases(
+    methods: Sequence[str] = (), models: Sequence[str] = (), calibrations: Sequence[str] = CALIBRATIONS,
+    settings: dict[str, Any] | None = None,
+) -> Iterator[Case]:  # fmt: skip
+    """Every method with every model that it takes, as it runs by default, and with what else is worth a look.
+
+    A uniform schedule, of which nothing is hidden by later steps; the paper's calibration with a bound that is told.
+    """
+    every = [*(name for name in MODELS if model_named(name).linear), NETWORK]
+    for name, model, calibration in product(methods or METHODS, models or every, calibrations):
         kind = method_named(name)
-        for model in models or [*(m for m in MODELS if model_named(m).linear), NETWORK] if kind.private else []:
-            if kind.takes(network if model == NETWORK else model_named(model)):
-                for calibration in ("certified", "paper") if kind.in_paper else ("certified",):
-                    yield name, model, calibration
-
-
-def short_options(method: str, model: str) -> dict[str, int]:
-    known = getattr(METHODS[method], "__dataclass_fields__", {})
-    return {k: v for k, v in QUICK.items() if k in known} if model == NETWORK else {}
+        known = small_network() if model == NETWORK else model_named(model)
+        if not kind.private or not kind.takes(known) or (calibration == "paper" and not kind.in_paper):
+            continue
+        variants: list[dict[str, Any]] = [{}]
+        if calibration == "paper":
+            variants.append({"bound": 0.01 if model == NETWORK else BOUND})
+        elif known.linear and "eta" in getattr(kind, "__dataclass_fields__", {}):
+            variants.append({"schedule": "uniform"})
+        for variant in [settings] if settings else variants:
+            yield Case(name, model, calibration, variant)
 
 
 def draw_roc(found: Audit, path: Path) -> None:

@@ -19,7 +19,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedmest import tables
-from fedmest.arguments import AsJson, Call, flag, parse_beta, parse_options, parse_sizes, takes_call
+from fedmest.arguments import (
+    AsJson,
+    Call,
+    check_writable,
+    flag,
+    number,
+    parse_beta,
+    parse_options,
+    parse_sizes,
+    takes_call,
+)
 from fedmest.errors import INTERRUPTED, InputError, Stopped
 from fedmest.progress import bar, work_bar
 from fedmest.site.commands import deploy_app, ledger_app, site_app
@@ -237,6 +247,99 @@ def plan(
         print(json.dumps(advice.as_dict(), indent=2, allow_nan=False))
     else:
         tables.show_plan(advice)
+
+
+@app.command()
+def audit(
+    methods: Annotated[
+        list[str] | None, typer.Argument(metavar="[ID]...", show_default=False, help="Methods (default: all).")
+    ] = None,
+    model: Annotated[
+        list[str] | None, flag("--model", metavar="NAME", help="A model; repeatable (default: all).")
+    ] = None,
+    mu: Annotated[float, typer.Option("--mu", metavar="NUMBER", help="The claim to attack.")] = 2.0,
+    calibration: Annotated[
+        str | None, flag("--calibration", metavar="NAME", help="certified or paper (default: both).")
+    ] = None,
+    observer: Annotated[
+        str, typer.Option("--observer", metavar="WHO", help="server, or public: sees only what is published.")
+    ] = "server",
+    games: Annotated[int, typer.Option("--games", metavar="N", help="Games that are judged.")] = 20_000,
+    confidence: Annotated[float, typer.Option("--confidence", metavar="LEVEL", help="Of the bound on mu.")] = 0.99,
+    bound: Annotated[str | None, flag("--bound", metavar="RULE", help="As in fit.")] = None,
+    schedule: Annotated[str | None, flag("--schedule", metavar="RULE", help="As in fit.")] = None,
+    scene: Annotated[
+        str | None, flag("--scene", metavar="NAME", help="The attack (default: the most promising).")
+    ] = None,
+    option: Annotated[
+        list[str] | None, flag("--option", metavar="NAME=VALUE", help="An option of the method; repeatable.")
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Seed of the games.")] = 0,
+    plot: Annotated[Path | None, flag("--plot", metavar="FILE.png", help="The ROC curve of a single audit.")] = None,
+    out: Annotated[
+        Path | None, flag("--out", metavar="FILE.jsonl", help="Keep what is found; the same call goes on from there.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Attack our own releases: what a distinguishing game finds, beside what is claimed. Reads no data.
+
+    Exit code 1 if a certified claim is refuted.
+    """
+    from fedmest import auditing
+    from fedmest.fitting import options_by_method
+    from fedmest.methods import CALIBRATIONS
+
+    given = {"bound": number(bound) if bound is not None else None, "schedule": schedule}
+    settings = {name: value for name, value in given.items() if value is not None}
+    calibrations = CALIBRATIONS if calibration is None else (calibration,)
+    todo = list(auditing.cases(methods or (), model or (), calibrations, settings))
+    if not todo:
+        raise InputError("there is nothing to audit: no private method of these takes such a model and calibration")
+    if plot is not None and len(todo) > 1:
+        raise InputError(f"--plot is for one audit, not for {len(todo)}; name a method, --model and --calibration")
+    for path in (out, plot):
+        if path is not None:
+            check_writable(path)
+    options = options_by_method(sorted({case.method for case in todo}), parse_options(option or []))
+    entries = []
+    with bar("audits") as progress:
+        for done, case in enumerate(todo):
+            own = options[case.method]
+            more = {"observer": observer, "confidence": confidence, "scene": scene, "seed": seed}
+            facts = {**vars(case), "mu": mu, "games": games, **more, "options": own}
+            entry = _kept(out, facts)
+            if entry is None or plot is not None:
+                found = case.audit(mu, games, own, **more)
+                entry = {**facts, **found.as_dict()}
+                if plot is not None:
+                    found.plot(plot)
+                if out is not None:
+                    with out.open("a", encoding="utf-8") as file:
+                        file.write(json.dumps({"facts": facts, "found": entry}) + "\n")
+            entries.append(entry)
+            if progress is not None:
+                progress(done + 1, len(todo))
+    if as_json:
+        print(json.dumps(entries, indent=2, allow_nan=False))
+    else:
+        tables.show_audits(entries)
+    if broken := [entry for entry in entries if entry["verdict"] == "refuted" and entry["certified"]]:
+        named = ", ".join(f"{entry['method']} ({entry['model']})" for entry in broken)
+        raise Stopped(f"a certified claim is refuted: {named}", 1)
+
+
+def _kept(file: Path | None, facts: dict[str, Any]) -> dict[str, Any] | None:
+    """What an earlier call with the same facts found."""
+    if file is None or not file.exists():
+        return None
+    for line in file.read_text(encoding="utf-8").splitlines():
+        try:
+            entry = json.loads(line)
+        except ValueError:  # cut short by a crash
+            continue
+        if entry["facts"] == json.loads(json.dumps(facts)):
+            return dict(entry["found"])
+    return None
 
 
 @app.command()

@@ -130,6 +130,31 @@ def show_plan(advice: "Advice") -> None:
         say(page, f"Left out: {name}: {why}")
 
 
+def show_audits(entries: list[dict[str, Any]]) -> None:
+    """What is claimed and what was found, one audit a line."""
+    page = open_page()
+    table = plain_table()
+    for head in ("method", "model", "calibration", "claim", "found", "exact", "verdict", "attack"):
+        table.add_column(head, justify="right" if head in ("claim", "found", "exact") else "left", overflow="fold")
+    for entry in entries:
+        variant = "".join(f", {name}={value}" for name, value in entry["settings"].items())
+        numbers = (f"{entry[name]:.3f}" if entry[name] is not None else "" for name in ("mu_claimed", "mu_exact"))
+        claim, exact = numbers
+        found = "no limit" if entry["leak"] else f"{entry['mu_lower']:.3f}"
+        table.add_row(
+            entry["method"], entry["model"], entry["calibration"] + variant, claim, found, exact,
+            entry["verdict"], entry["leak"] or entry["scene"],
+        )  # fmt: skip
+    page.print(table)
+    page.print()
+    first = entries[0]
+    seen = "everything that a site sends" if first["observer"] == "server" else "the published estimate alone"
+    say(page, f"claim: mu as the run states it. found: no smaller mu is possible, with {100 * first['confidence']:g} % "
+              f"confidence, from games in which the attacker sees {seen}. exact: what the best test of this attack "
+              "would find, where all replies are Gaussian. An attack that finds little proves nothing: there may be "
+              "better ones.")  # fmt: skip
+
+
 def show_studies(plan: "Plan", workers: int, as_json: bool) -> None:
     """The studies: what they are in the paper, which claims they bear on, and what they cost."""
     entries: list[dict[str, Any]] = []
