@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from conftest import ALL_MODELS, glm, no_prices, noise_of, pack
+from fedmest.auditing import Silence, small_network
 from fedmest.models import GLM, Clipping
 from fedmest.models.poisson import NORMAL, cut_moments
 from fedmest.privacy.noise import SeededNoise
-from fedmest.queries import Ask, Descent, Gradient, Histogram, Moments, NewtonParts, Query, SiteData, Spread
+from fedmest.queries import Ask, Descent, Gradient, HeadParts, Histogram, Moments, NewtonParts, Query, SiteData, Spread
 from fedmest.queries.histogram import SCORE_GRID
 
 SLACK = 1 + 1e-9
@@ -260,6 +261,42 @@ def test_a_swapped_row_moves_the_moments_of_features_at_most_by_the_stated_sensi
     before, after = case.both(Moments("features"))
     assert np.isfinite(after).all()
     assert np.linalg.norm(after - before) <= case.stated(Moments("features"))[0] * SLACK
+
+
+@given(
+    st.lists(st.lists(values, min_size=4, max_size=4), min_size=2, max_size=6),
+    st.lists(st.integers(0, 1), min_size=6, max_size=6), st.integers(0, 2**32),
+    st.sampled_from([0.0, 1e-40, 1e-3, 1.0, 30.0, 1e6]), bounds, st.sampled_from(["gradient", "head"]),
+)  # fmt: skip
+def test_a_swapped_row_moves_what_is_asked_of_a_network_at_most_by_the_stated_sensitivity(
+    rows: list[list[float]], labels: list[int], seed: int, size: float, bound: float, what: str
+) -> None:
+    """The last row takes the place of the first. A row alone keeps within the bound, too."""
+    pytest.importorskip("torch")
+    model, X, y = small_network(), np.array(rows), np.array(labels[: len(rows)], dtype=float)
+    model.set_classes((0, 1))
+    query: Query = Gradient() if what == "gradient" else HeadParts(3.0)
+    clipping = Clipping("norm", bound)
+
+    def reply(X: np.ndarray, y: np.ndarray) -> np.ndarray:
+        packed = pack(np.column_stack([np.ones(len(y)), X]), y, [len(y)])
+        start = model.start(5, 0)
+        theta = size * np.random.default_rng(seed).standard_normal(start.shape)
+        ask = Ask(theta, clipping, np.zeros_like(theta))
+        prices = np.full((len(query.releases()), 1), 1.0)
+        return query.answer(SiteData(model, packed), np.array([0]), ask, prices, Silence())[0]
+
+    n = len(y) - 1
+    others = np.arange(1, n)
+    before = reply(X[:-1], y[:-1])
+    after = reply(np.vstack([X[-1:], X[others]]), np.concatenate([y[-1:], y[others]]))
+    stated = query.sensitivity(np.array([float(n)]), clipping)[:, 0]
+    cuts = [len(before)] if what == "gradient" else [2 * 4, len(before)]
+    for move, limit in zip(np.split(after - before, cuts[:-1]), stated, strict=True):
+        assert np.isfinite(move).all()
+        assert np.linalg.norm(move) <= limit * SLACK
+    alone = reply(X[:1], y[:1])[: cuts[0]]
+    assert np.linalg.norm(alone) <= bound * SLACK
 
 
 def test_targets_that_overflow_when_scaled_keep_the_moments_finite() -> None:

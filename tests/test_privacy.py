@@ -105,6 +105,36 @@ def test_delta_falls_with_epsilon_and_grows_with_mu_down_to_the_smallest_numbers
     assert gdp.epsilon_of(1e-6, math.inf) == math.inf
 
 
+@pytest.mark.parametrize("mu", [0.1, 0.5, 1.0, 2.0, 4.0, 6.0])
+@pytest.mark.parametrize("prices", ["one", "equal", "geometric"])
+def test_composition_and_conversion_agree_with_privacy_loss_distributions(mu: float, prices: str) -> None:
+    """dp-accounting composes discretised distributions numerically, from above and from below; so we lie between, but
+    for what its transforms cut off, and never below the lower one: on the safe side of what it can show.
+    """
+    from dp_accounting.pld import privacy_loss_distribution as pld
+
+    shares = {"one": np.ones(1), "equal": np.ones(20), "geometric": step_shares(5, "geometric", 0.8)}[prices]
+    steps = split(mu, shares)
+    mesh = 2e-3 * min(mu, 1.0) / math.sqrt(len(steps))
+
+    def theirs(above: bool) -> Any:
+        parts = [
+            pld.from_gaussian_mechanism(1 / step, value_discretization_interval=mesh, pessimistic_estimate=above)
+            for step in np.unique(steps)
+        ]
+        if len(parts) < len(steps):
+            return parts[0].self_compose(len(steps))
+        for part in parts[1:]:
+            parts[0] = parts[0].compose(part)
+        return parts[0]
+
+    above, below = theirs(True), theirs(False)
+    for delta in (1e-3, 1e-5, 1e-6, 1e-9):
+        ours = gdp.epsilon_of(delta, gdp.compose(steps))
+        assert abs(ours - above.get_epsilon_for_delta(delta)) < 1e-3
+        assert ours >= below.get_epsilon_for_delta(delta)
+
+
 @pytest.mark.parametrize("delta", [0.0, 1.0, -1.0, math.nan])
 def test_a_delta_outside_zero_and_one_is_refused(delta: float) -> None:
     with pytest.raises(ValueError, match="delta"):
