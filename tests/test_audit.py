@@ -8,6 +8,7 @@ import math
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,12 +19,13 @@ from fedmest.auditing import NETWORK, Audit, cases
 from fedmest.cli import main
 from fedmest.engines import LocalEngine
 from fedmest.federation import Index
-from fedmest.methods import METHODS, Setting, Step
+from fedmest.methods import METHODS, Method, Setting, Step
+from fedmest.methods.fedirls import FedIRLS
 from fedmest.methods.fedsgd import FedSGD
 from fedmest.models import Clipping
 from fedmest.privacy.gdp import Array
 from fedmest.privacy.noise import Noise
-from fedmest.queries import Ask, Gradient, Query, SiteData
+from fedmest.queries import Ask, Gradient, NewtonParts, Query, SiteData
 
 CERTIFIED = sorted({(case.method, case.model) for case in cases(calibrations=["certified"]) if case.model != NETWORK})
 DESCENT = ("fedsgd", "fedsgd-m", "fedavg", "fedhybrid", "scaffold")
@@ -57,9 +59,9 @@ def test_the_noise_of_gradients_and_descent_is_not_wasted(method: str, model: st
         assert 0.98 * MU < found.mu_exact <= MU * (1 + 1e-9)
 
 
-@pytest.mark.parametrize(("method", "calibration"), [("fedsgd", "certified"), ("fednewton-nn", "certified")])
-def test_no_attack_refutes_a_certified_claim_about_a_network(method: str, calibration: str) -> None:
-    found = fm.audit(method, NETWORK, MU, games=300, calibration=calibration, **{**options(method), "K": 2})
+@pytest.mark.parametrize("method", ["fedsgd", "fednewton-nn"])
+def test_no_attack_refutes_a_certified_claim_about_a_network(method: str) -> None:
+    found = fm.audit(method, NETWORK, MU, games=300, **{**options(method), "K": 2})
     assert not found.broken
     assert found.mu_lower > 0.4 * MU
 
@@ -177,6 +179,75 @@ class BoundOfTheRows(Planted):
         return self.Own()
 
 
+class OneNormalForAll(Planted):
+    class Alike(Gradient):
+        def answer(self, data: SiteData, sites: Index, ask: Ask, mus: Array, noise: Noise) -> Array:
+            replies = super().answer(data, sites, ask, np.full_like(mus, math.inf), noise)
+            alike = np.zeros((len(sites), 1))
+            noise.add(alike, self.noise_sds(data.rows.sizes[sites].astype(float), ask.clipping, mus)[0], sites)
+            return replies + alike
+
+    def query(self, number: int) -> Query:
+        return self.Alike()
+
+
+class SometimesNoNoise(Planted):
+    class Now(Gradient):
+        def answer(self, data: SiteData, sites: Index, ask: Ask, mus: Array, noise: Noise) -> Array:
+            replies = super().answer(data, sites, ask, mus, noise)
+            bare = super().answer(data, sites, ask, np.full_like(mus, math.inf), noise)
+            lucky = np.random.default_rng(len(sites)).random(len(sites)) < 0.01
+            return np.where(lucky[:, None] & (len(sites) > 2), bare, replies)
+
+    def query(self, number: int) -> Query:
+        return self.Now()
+
+
+class NoiseByTheRows(Planted):
+    class Own(Gradient):
+        """A site with a long row draws more noise than the others: more than enough, and yet it tells."""
+
+        def answer(self, data: SiteData, sites: Index, ask: Ask, mus: Array, noise: Noise) -> Array:
+            norms = data.model.score_norms(data.rows, ask.theta).reshape(-1, int(data.rows.sizes[0]))[sites]
+            return super().answer(data, sites, ask, mus / (1 + norms.max(axis=1))[None], noise)
+
+    def query(self, number: int) -> Query:
+        return self.Own()
+
+
+class CheapCurvature(FedIRLS):
+    class Parts(NewtonParts):
+        def answer(self, data: SiteData, sites: Index, ask: Ask, mus: Array, noise: Noise) -> Array:
+            return super().answer(data, sites, ask, mus * np.array([[1.0], [2.0]]), noise)
+
+    def schedule(self, s: Setting) -> list[Step]:
+        return [replace(step, query=self.Parts()) for step in super().schedule(s)]
+
+
+class OneStream(FedIRLS):
+    class Parts(NewtonParts):
+        def answer(self, data: SiteData, sites: Index, ask: Ask, mus: Array, noise: Noise) -> Array:
+            class Same:
+                def add(self, values: Array, sds: Array, sites: Index, release: int = 0) -> None:
+                    noise.add(values, sds, sites)
+
+            return super().answer(data, sites, ask, mus, Same())  # type: ignore[arg-type]
+
+    def schedule(self, s: Setting) -> list[Step]:
+        return [replace(step, query=self.Parts()) for step in super().schedule(s)]
+
+
+class SameEveryRound(LocalEngine):
+    def answer(self, number: int, step: Step, ask: Ask) -> tuple[Array, Index]:
+        return super().answer(0, step, ask)
+
+
+class DeafToTheSeed(LocalEngine):
+    def rescale(self, scaling: object) -> None:
+        self.seed = 7
+        super().rescale(scaling)  # type: ignore[arg-type]
+
+
 class SharedNoise(LocalEngine):
     """Every other site has the noise of the one before it."""
 
@@ -186,8 +257,9 @@ class SharedNoise(LocalEngine):
         super().rescale(scaling)  # type: ignore[arg-type]
 
 
-def planted(kind: type[FedSGD], engine: type[LocalEngine] = LocalEngine, games: int = 20_000) -> Audit:
-    return fm.audit(kind, "logistic", MU, games=games, engine=engine, K=4, settings={"schedule": "uniform"})
+def planted(kind: type[Method], engine: type[LocalEngine] = LocalEngine, games: int = 20_000, **more: Any) -> Audit:
+    own = {"K": 4} if issubclass(kind, FedSGD) else {}
+    return fm.audit(kind, "logistic", MU, games=games, engine=engine, settings={"schedule": "uniform"}, **own, **more)
 
 
 @pytest.mark.parametrize(
@@ -195,16 +267,47 @@ def planted(kind: type[FedSGD], engine: type[LocalEngine] = LocalEngine, games: 
     [
         (OneStepTooFew, LocalEngine), (HalfTheSensitivity, LocalEngine), (FedSGD, SharedNoise),
         (NoNoiseAtTheEnd, LocalEngine), (ClippedAfterAveraging, LocalEngine), (BoundOfTheRows, LocalEngine),
+        (OneNormalForAll, LocalEngine), (SometimesNoNoise, LocalEngine), (NoiseByTheRows, LocalEngine),
+        (OneStream, LocalEngine), (FedSGD, SameEveryRound), (FedSGD, DeafToTheSeed),
     ],
 )  # fmt: skip
-def test_every_planted_defect_is_found(kind: type[FedSGD], engine: type[LocalEngine]) -> None:
+def test_every_planted_defect_is_found(kind: type[Method], engine: type[LocalEngine]) -> None:
     found = planted(kind, engine, games=2000 if kind is BoundOfTheRows else 20_000)
     assert found.mu_claimed == pytest.approx(MU, rel=1e-12), "the accountant does not see the defect"
     assert found.broken
 
 
-def test_the_same_method_without_a_defect_is_not_accused() -> None:
-    assert not planted(FedSGD).broken
+@pytest.mark.parametrize("kind", [FedSGD, FedIRLS])
+def test_the_same_method_without_a_defect_is_not_accused(kind: type[Method]) -> None:
+    assert not planted(kind).broken
+
+
+def test_what_is_cheap_is_attacked_by_itself() -> None:
+    """Half the noise on curvature drowns in the whole, and does not beside its own price."""
+    assert planted(CheapCurvature, release="mean curvature").broken
+    honest = planted(FedIRLS, release="mean curvature")
+    assert not honest.broken
+    assert 0.9 * honest.mu_claimed < (honest.mu_exact or 0.0) <= honest.mu_claimed * (1 + 1e-9)
+    with pytest.raises(fm.InputError, match=r"choose one of .*mean gradient, mean curvature"):
+        planted(FedIRLS, release="mean")
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_halves_of_rows_are_told_apart(whole: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Noise for a whole site's rows where only half of them are read: twice too little."""
+    if whole:
+        monkeypatch.setattr("fedmest.queries.newton.half_size", lambda n, part: n)
+        monkeypatch.setattr("fedmest.queries.descent.half_size", lambda n, part: n)
+    found = fm.audit("fednewton", "logistic", MU, split=True, games=20_000)
+    assert found.broken == whole
+
+
+def test_the_release_for_standard_errors_is_attacked_too() -> None:
+    found = fm.audit("fedsgd", "logistic", MU, K=2, games=4000, settings={"errors": "model"},
+                     release="second moments of scores")  # fmt: skip
+    assert not found.broken
+    assert found.mu_exact is not None
+    assert 0.4 * found.mu_claimed < found.mu_exact <= found.mu_claimed * (1 + 1e-9)
 
 
 # -- how it is told ------------------------------------------------------------------------------------------
@@ -232,6 +335,14 @@ def test_the_same_seed_finds_the_same() -> None:
         ({"scene": "a dark alley"}, "choose one of opposite scores"),
         ({"method": "fedstats", "model": "logistic"}, "works for linear models"),
         ({"K": 0}, "K=0"),
+        ({"mu": 20.0}, "games cannot refute mu = 20"),
+        ({"method": 3}, "give the id of a method"),
+        ({"model": 3}, "give a name, or a model"),
+        ({"model": "gamma"}, "there is no model"),
+        ({"seed": -1}, "seed=-1"),
+        ({"settings": {"participation": 0.5}}, "cannot take 'participation'"),
+        ({"settings": {"fit_intercept": True}}, "cannot take 'fit_intercept'"),
+        ({"settings": {"errors": "sandwich"}}, "takes auto, model or none"),
     ],
 )
 def test_what_cannot_be_audited_is_said(arguments: dict[str, object], words: str) -> None:

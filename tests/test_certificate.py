@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from conftest import ALL_MODELS, glm, no_prices, noise_of, pack
-from fedmest.auditing import Silence, small_network
+from fedmest.auditing import Ruler, small_network
 from fedmest.models import GLM, Clipping
 from fedmest.models.poisson import NORMAL, cut_moments
 from fedmest.privacy.noise import SeededNoise
@@ -284,7 +284,7 @@ def test_a_swapped_row_moves_what_is_asked_of_a_network_at_most_by_the_stated_se
         theta = size * np.random.default_rng(seed).standard_normal(start.shape)
         ask = Ask(theta, clipping, np.zeros_like(theta))
         prices = np.full((len(query.releases()), 1), 1.0)
-        return query.answer(SiteData(model, packed), np.array([0]), ask, prices, Silence())[0]
+        return query.answer(SiteData(model, packed), np.array([0]), ask, prices, Ruler(0.0))[0]
 
     n = len(y) - 1
     others = np.arange(1, n)

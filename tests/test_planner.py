@@ -293,7 +293,7 @@ def test_standard_errors_that_were_asked_for_are_worth_any_error() -> None:
 
 
 def test_a_newton_step_carries_the_spread_of_its_start_into_the_mean() -> None:
-    """Beside the mean of Newton steps from 8,000 starts: to a quarter of it, which is what terms of higher order make."""
+    """Beside the mean of Newton steps from 8,000 starts, to a quarter of it: what is left are terms of higher order."""
     from fedmest.theory.prediction import Path as Moved
 
     model = model_named("poisson")

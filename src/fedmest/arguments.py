@@ -24,6 +24,7 @@ def flag(*names: str, help: str, metavar: str | None = None) -> Any:
 
 
 AsJson = Annotated[bool, flag("--json", help="Print JSON and nothing else.")]
+Report = Annotated[Path | None, flag("--report", metavar="FILE.html", help="Write a page for people, too.")]
 Seed = Annotated[int | None, flag("--seed", metavar="N", help="Repeat the noise; for rehearsals only.")]
 
 
@@ -92,6 +93,7 @@ class Call:
     out: Annotated[
         Path | None, flag("--out", metavar="FILE.json", help="Write the result as JSON to a file, too.")
     ] = None
+    report: Report = None
 
     def settings(self) -> dict[str, Any]:
         """Arguments of `fedmest.fit` that were given; its own defaults stand for the rest."""
@@ -108,8 +110,8 @@ class Call:
         from fedmest.federation import Federation
         from fedmest.models import model_named
 
-        if self.out is not None:
-            check_writable(self.out)
+        check_writable(self.out)
+        check_writable(self.report, "--report")
         schema = inputs.read_schema(self.schema) if self.schema is not None else {}
         given = {"target": self.target, "site": self.site, "model": self.model}
         chosen = {**schema, **{key: value for key, value in given.items() if value is not None}}
@@ -125,11 +127,13 @@ class Call:
         )  # fmt: skip
         return federation, chosen["model"]
 
-    def give(self, content: dict[str, Any], show: Callable[[], None]) -> None:
-        """Hand the result over: to the file, and to the screen in the form that was asked for."""
+    def give(self, content: dict[str, Any], show: Callable[[], None], page: Callable[[], str]) -> None:
+        """Hand the result over: to the files, and to the screen in the form that was asked for."""
         text = json.dumps(content, indent=2, allow_nan=False)
         if self.out is not None:
             self.out.write_text(text + "\n", encoding="utf-8")
+        if self.report is not None:
+            self.report.write_text(page(), encoding="utf-8")
         if self.as_json:
             print(text)
         else:
@@ -194,15 +198,17 @@ def parse_options(texts: Sequence[str]) -> dict[str, Any]:
     return found
 
 
-def check_writable(path: Path) -> None:
+def check_writable(path: Path | None, argument: str = "--out") -> None:
     """Said before the work, not after it."""
+    if path is None:
+        return
     folder = path.parent
     if path.is_dir():
-        raise InputError(f"--out {path} is a folder; name a file")
+        raise InputError(f"{argument} {path} is a folder; name a file")
     if not folder.is_dir():
-        raise InputError(f"--out {path}: there is no folder {folder}; make it first")
+        raise InputError(f"{argument} {path}: there is no folder {folder}; make it first")
     if not os.access(path if path.exists() else folder, os.W_OK):
-        raise InputError(f"--out {path} may not be written; choose another place")
+        raise InputError(f"{argument} {path} may not be written; choose another place")
 
 
 def parse_beta(text: str | None) -> tuple[float, ...] | None:

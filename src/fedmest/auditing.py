@@ -1,18 +1,20 @@
 """Attacks on our own releases: the distinguishing game, played thousands of times.
 
-Two data sets of one site differ in one row. Somebody who chose both rows, all other rows and every message of the
+Two data sets of one site differ in one row. Somebody who chose both rows, all other rows and the messages of the
 server, and who sees everything that the site sends in the whole schedule, has to say which of the two the site holds.
-From how often that goes wrong follows a lower bound on mu which no proof can argue away: of mu-Gaussian privacy, false
-positives at rate a and false negatives at rate b leave mu >= Phi^-1(1 - a) - Phi^-1(b) (Dong, Roth, Su 2022), and
-Clopper and Pearson's intervals for a and b make a bound with a confidence of it.
+From how often that goes wrong follows a lower bound on mu: of mu-Gaussian privacy, false positives at rate a and false
+negatives at rate b leave mu >= Phi^-1(1 - a) - Phi^-1(b) (Dong, Roth, Su 2022), and Clopper and Pearson's intervals for
+a and b make a bound with a confidence of it.
 
 Sites are the games: a federation of thousands of sites with the same rows, each with noise of its own, is asked along
 the schedule by the engine that `fit` uses. Beside every site under attack stands another whose rows the attacker knows,
-in case that their noise has something in common.
+in case that their noise has something in common. Replies without noise and noise that repeats itself, which no test of
+two data sets would have to show, are looked for as well.
 """
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
@@ -25,26 +27,28 @@ from scipy import stats
 
 from fedmest.engines import LocalEngine
 from fedmest.errors import InputError
-from fedmest.federation import Federation
-from fedmest.fitting import fit, privacy_report
+from fedmest.federation import Federation, Index
+from fedmest.fitting import carry_out, privacy_report
 from fedmest.methods import CALIBRATIONS, METHODS, Method, Server, Step, method_named
 from fedmest.models import MODELS, Clipping, Model, NetworkModel, model_named
 from fedmest.privacy.gdp import Array
-from fedmest.privacy.noise import Noise
 from fedmest.privacy.statement import PrivacyReport
 from fedmest.queries import Ask, Descent, Histogram, Query
 from fedmest.queries.histogram import SCORE_GRID
-from fedmest.scaling import FINE_BINS, SIGNED_GRID
+from fedmest.scaling import FINE_BINS, SIGNED_GRID, Scaling
 from fedmest.terms import Terms, Wishes
 
 OBSERVERS = ("server", "public")
 NETWORK = "network"  # a small one, to stand for all
 COLUMNS = 4
 CLASSES = 3
+SETTINGS = ("bound", "clip", "schedule", "scaling", "ridge", "errors")  # of `fit`, that an audit can take
 BOUND = 1.0  # where the run would buy one: the server may say what it likes, noise follows
-SPLITS = 4  # of rows into halves, where a query reads halves: the attacker does not know which
+SPLITS = 8  # of rows into halves, where a query reads halves: the attacker does not know which
 ROOM = 4_000_000  # numbers in the rows of the games that are played at once
 THRESHOLDS = 400
+LOOKED_AT = 4  # coordinates of a release, in which noise is looked through
+BEYOND_CHANCE = 8.0  # standard errors of a correlation, of which there are a hundred thousand
 CAUTION = 1 - 1e-8  # confidence in learning: thresholds far out in a tail must earn their place
 SHORT = {"K": 2, "R": 1, "K1": 2, "K2": 2, "cycles": 1}  # options of audits of networks in the table of all
 OTHER_SITES = 4  # beside the one under attack, where only the published estimate is seen
@@ -70,14 +74,15 @@ class Scene:
 class Audit:
     """What an attack found, beside what is claimed.
 
-    `mu_lower` holds with the given confidence. `mu_exact` is what the best test would find, known where all that the
-    site sends is Gaussian given the past.
+    `mu_lower` holds with the given confidence. `mu_exact` is what the best test of this attack would find, known where
+    all that the site sends is Gaussian given the past, with the noise that the queries state.
     """
 
     method: str
     model: str
     calibration: str
     observer: str
+    release: str | None
     mu_claimed: float
     mu_lower: float
     mu_exact: float | None
@@ -87,13 +92,13 @@ class Audit:
     false_negatives: int
     scene: str
     certified: bool
-    leak: str = ""  # what differs between the two data sets and was sent without noise
+    leak: str = ""  # what tells the data sets apart, or undoes the noise, whatever its size
     scores: tuple[Array, Array] = field(repr=False, default=(np.zeros(0), np.zeros(0)))
 
     @property
     def broken(self) -> bool:
         """Whether the claim is refuted, at this confidence."""
-        return self.mu_lower > self.mu_claimed
+        return bool(self.leak) or self.mu_lower > self.mu_claimed
 
     @property
     def verdict(self) -> str:
@@ -108,8 +113,8 @@ class Audit:
     def as_dict(self) -> dict[str, Any]:
         """Plain numbers and texts, for JSON, which knows no infinity."""
         names = (
-            "method", "model", "calibration", "observer", "mu_claimed", "mu_lower", "mu_exact", "confidence", "games",
-            "false_positives", "false_negatives", "scene", "certified", "leak", "verdict",
+            "method", "model", "calibration", "observer", "release", "mu_claimed", "mu_lower", "mu_exact", "confidence",
+            "games", "false_positives", "false_negatives", "scene", "certified", "leak", "verdict",
         )  # fmt: skip
         values = {name: getattr(self, name) for name in names}
         return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}
@@ -129,6 +134,7 @@ def audit(
     games: int = 20_000,
     confidence: float = 0.99,
     scene: str | None = None,
+    release: str | None = None,
     seed: int = 0,
     engine: Callable[..., LocalEngine] = LocalEngine,
     settings: dict[str, Any] | None = None,
@@ -136,36 +142,52 @@ def audit(
 ) -> Audit:
     """Attack what one site sends in a whole run, or (observer="public") what the server publishes.
 
-    method: an id, or a class of your own that is not registered yet. model: a name ("network" is a small one), or a
-    network. games: how many are judged, half of them with either data set; as many again teach the attacker. Where only
-    the estimate is seen, every game is a whole `fit`.
-    scene: the attack to mount; by default the one that promises most. settings: of `fit` (bound, clip, schedule,
-    scaling ...). Options of the method go by name.
+    method: an id, or a class of your own. model: a name ("network" is a small one), or a network of four inputs.
+    games: how many are judged, half of them with either data set; as many again teach the attacker. Where only the
+    estimate is seen, every game is a whole run.
+    scene: the attack to mount; by default the one that promises most. release: attack one kind of release alone, such
+    as "mean curvature", beside its own price; what is cheap would drown in the whole.
+    settings: of `fit` (bound, clip, schedule, scaling, ridge, errors). Options of the method go by name.
 
     >>> found = audit("fedsgd", "logistic", mu=1.0, games=2000, K=5)
     >>> found.mu_claimed, found.verdict, 0.7 < found.mu_lower < found.mu_exact <= 1.0 + 1e-9
     (1.0, 'not refuted', True)
     """
-    kind = method_named(method) if isinstance(method, str) else method
-    _check(kind, observer, games, confidence, mu)
-    stage = Stage(kind, model, mu, calibration, settings or {}, options, engine)
+    kind = _checked(method, model, observer, games, confidence, mu, seed, settings or {})
+    stage = Stage(kind, model, float(mu), calibration, settings or {}, options, engine, release)
     scenes = {s.name: s for s in stage.scenes()}
     if scene is not None and scene not in scenes:
         raise InputError(f"there is no scene {scene!r}; choose one of {', '.join(scenes)}")
-    plots = [Plot(stage, s) for name, s in scenes.items() if scene in (None, name)]
-    plot = max(plots, key=lambda p: p.promise)
+    attack = max(
+        (Attack(stage, s) for name, s in scenes.items() if scene in (None, name)), key=lambda a: a.promise
+    )
+    ceiling = float(_lower(np.zeros(1), np.zeros(1), games // 2, confidence)[0])
+    if ceiling <= attack.claim:
+        raise InputError(f"{games:,} games cannot refute mu = {attack.claim:.3g}: even without a mistake they show "
+                         f"{ceiling:.3g}; play more, or attack a smaller claim")  # fmt: skip
     if observer == "public":
-        return _judge(plot, *_published(plot, games, seed), games, confidence, observer)
-    if plot.leak:
-        return Audit(
-            kind.id, stage.model_name, calibration, observer, plot.report.mu, math.inf, math.inf, confidence, 0, 0, 0,
-            plot.scene.name, plot.report.certified, plot.leak,
-        )  # fmt: skip
-    worlds = tuple(np.concatenate(list(plot.play(other, games, seed))) for other in (False, True))
-    return _judge(plot, worlds[0], worlds[1], plot.report.mu, games, confidence, observer)
+        first, second, claim = _published(attack, games, seed)
+        return _judge(attack, first, second, claim, games, confidence, observer, attack.leak)
+    if attack.leak:
+        return attack.verdict(attack.claim, math.inf, None, confidence, games, (0, 0), observer, attack.leak)
+    worlds = [attack.play(other, games, seed) for other in (False, True)]
+    return _judge(
+        attack, worlds[0].features, worlds[1].features, attack.claim, games, confidence, observer,
+        attack.repeats(worlds[0], worlds[1]),
+    )  # fmt: skip
 
 
-def _check(kind: type[Method], observer: str, games: int, confidence: float, mu: float) -> None:
+def _checked(
+    method: Any, model: Any, observer: str, games: Any, confidence: Any, mu: Any, seed: Any, settings: Any
+) -> type[Method]:
+    """The method, or an InputError that says what is wrong with the call."""
+    kind = method_named(method) if isinstance(method, str) else method
+    if not (isinstance(kind, type) and issubclass(kind, Method) and hasattr(kind, "id")):
+        raise InputError(f"method={method!r}: give the id of a method, or a class that is one")
+    if not isinstance(model, (str, Model)):
+        raise InputError(f"model={model!r}: give a name, or a model")
+    if isinstance(model, NetworkModel) and math.prod(model.row_shape) != COLUMNS:
+        raise InputError(f"an audit takes networks of {COLUMNS} inputs, not of {math.prod(model.row_shape)}")
     if not kind.private:
         raise InputError(f"method {kind.id!r} is not private; there is nothing to audit")
     if observer not in OBSERVERS:
@@ -174,8 +196,16 @@ def _check(kind: type[Method], observer: str, games: int, confidence: float, mu:
         raise InputError(f"games={games!r} must be a whole number of at least 100")
     if not (isinstance(confidence, float) and 0.5 <= confidence < 1):
         raise InputError(f"confidence={confidence!r} must lie between 0.5 and 1")
-    if not (isinstance(mu, (int, float)) and 0 < mu < math.inf):
+    if not (isinstance(mu, (int, float, np.floating)) and 0 < mu < math.inf):
         raise InputError(f"mu={mu!r} must be a positive number; without a budget there is nothing to audit")
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
+        raise InputError(f"seed={seed!r} must be a whole number of at least 0")
+    for name in settings:
+        if name not in SETTINGS:
+            raise InputError(f"an audit cannot take {name!r}; of the settings of fit it takes {', '.join(SETTINGS)}")
+    if settings.get("errors", "auto") not in ("auto", "model", "none"):
+        raise InputError(f"errors={settings['errors']!r}: an audit takes auto, model or none")
+    return kind
 
 
 # -- what is attacked ----------------------------------------------------------------------------------------
@@ -192,6 +222,7 @@ class Stage:
     settings: dict[str, Any]
     options: dict[str, Any]
     engine: Callable[..., LocalEngine]
+    release: str | None
 
     def __post_init__(self) -> None:
         self.model_name = self.model if isinstance(self.model, str) else self.model.name
@@ -199,21 +230,16 @@ class Stage:
     def fresh_model(self) -> Model:
         if self.model == NETWORK:
             return small_network()
-        return model_named(self.model) if isinstance(self.model, str) else self.model
+        return model_named(self.model) if isinstance(self.model, str) else copy(self.model)
 
     def run(self, X: Array, y: Array, sites: npt.ArrayLike, seed: int) -> tuple[Terms, LocalEngine]:
         """Terms and sites of a run on these rows."""
         federation = Federation.from_arrays(X, y, sites, degenerate="keep")
         model = self.fresh_model()
         target = model.target(federation)
-        usual = {"fit_intercept": False} if model.linear else {}
-        wishes = Wishes(**{"calibration": self.calibration, "scaling": "private" if model.linear else "auto", **usual,
-                           **self.settings})  # fmt: skip
-        if self.calibration == "paper" and "scaling" not in self.settings:
-            wishes = replace(wishes, scaling="none")
-        terms = Terms.agree(federation, model, self.kind.id, self.mu, wishes, {}, 0)
-        method = self.kind.with_options(self.options, self.calibration)
-        terms = replace(terms, method=method, options=self.options)
+        usual = {"scaling": "none" if self.calibration == "paper" else "private", "fit_intercept": False}
+        wishes = Wishes(**{"calibration": self.calibration, **(usual if model.linear else {}), **self.settings})
+        terms = Terms.agree(federation, model, self.kind, self.mu, wishes, self.options)
         if model.linear and "ridge" not in self.settings:
             terms = replace(terms, wishes=replace(terms.wishes, ridge=_ridge(terms)))
         return terms, self.engine(federation, model, target, terms.intercept, seed)
@@ -221,7 +247,7 @@ class Stage:
     def scenes(self) -> Iterator[Scene]:
         """The rows that an attacker would choose.
 
-        A margin: at the thetas sent, all rows of the attack are far on the wrong side, along the first column, so that
+        A margin: one of the thetas puts rows that have something in the first column far on the wrong side, so that
         their scores are as long as clipping lets them be and stay so in all local steps.
         """
         model = self.fresh_model()
@@ -244,12 +270,12 @@ class Stage:
         pair = ((shift + along, responses[0]), (2 * (shift - along), responses[1]))
         yield Scene("opposite scores", none, few, *pair, thetas)
         yield Scene("a score or none", none, few, pair[0], (0 * along, responses[1]), thetas)
-        huge = ((1e6 * along, responses[0]), (-2e6 * along, responses[1]))
+        huge = ((shift + 1e6 * along, responses[0]), (2 * shift - 2e6 * along, responses[1]))
         yield Scene("huge rows", none, few, *huge, thetas)
         level = 0.0 if name == "linear" else responses[0]
         yield Scene("orthogonal rows", none, few, (3 * axes[1], level), (6 * axes[2], level), thetas)
         if name in ("logistic", NETWORK):
-            far = 10 * along
+            far = shift + 10 * along
             yield Scene("the other label", none, few, (far, 1.0), (far, 0.0), thetas)
         if name == NETWORK:  # the labels of all other rows balance: the last one decides where the mean points
             yield Scene("a row that turns the mean", np.zeros((48, COLUMNS)), labels(48), (0 * along, 1.0),
@@ -301,27 +327,21 @@ def small_network() -> NetworkModel:
 # -- the attack ----------------------------------------------------------------------------------------------
 
 
-class Silence:
-    """No noise: what the attacker knows beforehand."""
+@dataclass
+class Ruler:
+    """In the place of noise: so many standard deviations of it everywhere. None of them is silence, what the attacker
+    knows beforehand; one tells how much noise is in a reply.
+    """
 
-    stepwise = False
+    unit: float
+    stepwise: bool = False  # whether noise went on local steps
 
-    def add(self, values: Array, sds: Array, sites: Any, release: int = 0) -> None:
-        pass
-
-    def add_step(self, values: Array, sd: float, site: int, step: int) -> None:
-        self.stepwise = True
-
-
-class Ruler(Silence):
-    """One standard deviation of it everywhere, so that replies tell how much noise is in them."""
-
-    def add(self, values: Array, sds: Array, sites: Any, release: int = 0) -> None:
-        values += sds[:, None]
+    def add(self, values: Array, sds: Array, sites: Index, release: int = 0) -> None:
+        values += self.unit * sds[:, None]
 
     def add_step(self, values: Array, sd: float, site: int, step: int) -> None:
         self.stepwise = True
-        values += sd
+        values += self.unit * sd
 
 
 @dataclass(frozen=True)
@@ -330,32 +350,63 @@ class Message:
 
     theta: Array
     edges: Array | None
-    middle: Array  # a reply to take off, so that no digits are lost
+    silent: Array  # (2, floats): the replies without noise
+    sds: Array
     directions: Array  # (floats, k): replies times these are the evidence
+    looked: Index  # coordinates in which noise is looked through
     evidence: float  # the square of what the round adds to mu, were it Gaussian
+    additive: bool  # noise is added last, of the size that is stated
     gaussian: bool
 
+    @property
+    def middle(self) -> Array:
+        """To take off, so that no digits are lost."""
+        return np.asarray(self.silent.mean(axis=0))
 
-class Plot:
-    """An attack on a stage: the messages of all rounds, chosen for a scene."""
+
+@dataclass(frozen=True)
+class World:
+    """What games with one of the data sets gave."""
+
+    features: Array  # (games, ...): evidence of the site under attack, of the one beside it, and coordinates of both
+    noise: Array  # those coordinates, less what they would be without noise
+    bare: bool  # some reply had no noise at all
+
+
+class Attack:
+    """The messages of all rounds, chosen for a scene."""
 
     def __init__(self, stage: Stage, scene: Scene) -> None:
-        self.stage, self.scene = stage, scene
-        self.clipping, self.leak = Clipping(), ""
+        self.stage, self.scene, self.leak = stage, scene, ""
         rows = [scene.rows(other) for other in (False, True)]
         X, y = np.vstack([rows[0][0], rows[1][0]]), np.concatenate([rows[0][1], rows[1][1]])
-        sites = np.repeat([0, 1], len(rows[0][1]))
-        runs = [stage.run(X, y, sites, seed) for seed in range(SPLITS)]
-        self.terms = runs[0][0]
-        self.clipping = self._bound(runs[0])
-        self.engines = [engine for _, engine in runs]
+        runs = [stage.run(X, y, np.repeat([0, 1], len(rows[0][1])), seed) for seed in range(SPLITS)]
+        self.terms, self.engines = runs[0][0], [engine for _, engine in runs]
+        for engine in self.engines:  # the same rows in the same half, with either data set
+            engine.keys = engine.keys[[0, 0]]
+            engine.rescale(Scaling.none(COLUMNS))
+        self.clipping = self._bound()
+        if self.terms.scaling == "data":
+            self.leak = "means and standard deviations of the features, which are read off the rows"
         self.best: dict[Query, Array] = {}  # the theta to send with a query
         self.messages = [self._message(number, step) for number, step in enumerate(self.terms.plan.steps)]
 
     @cached_property
     def report(self) -> PrivacyReport:
         """What the accountant says of the schedule, carried out."""
-        return privacy_report(self._ask_all(self.engines[0], lambda values, message: None), [], "")
+        return privacy_report(self._ask_all(self.terms, self.engines[0], lambda values, message: None), [], "")
+
+    @cached_property
+    def claim(self) -> float:
+        release = self.stage.release
+        if release is None:
+            return self.report.mu
+        prices = {_kind(r.what): 0.0 for r in self.report.releases}
+        for r in self.report.releases:
+            prices[_kind(r.what)] += float(r.mu[0]) ** 2
+        if release not in prices:
+            raise InputError(f"this run has no release {release!r}; choose one of {', '.join(prices)}")
+        return math.sqrt(prices[release])
 
     @property
     def promise(self) -> float:
@@ -366,10 +417,9 @@ class Plot:
         """mu of the whole transcript, where every reply is Gaussian."""
         return math.sqrt(self.promise) if all(message.gaussian for message in self.messages) else None
 
-    def _bound(self, run: tuple[Terms, LocalEngine]) -> Clipping:
+    def _bound(self) -> Clipping:
         """What the server says; where the run reads it off the rows without noise, the attacker compares."""
-        terms, _ = run
-        wish = terms.wishes.bound
+        terms, wish = self.terms, self.terms.wishes.bound
         if wish != "paper":
             return terms.clipping(BOUND if isinstance(wish, str) else float(wish or BOUND))
         told = []
@@ -403,66 +453,136 @@ class Plot:
 
     def _reading(self, number: int, step: Step, theta: Array) -> Message:
         """How to read replies: along the move from one data set to the other, over the variance of the noise."""
-        edges, clipping = self._edges(number, step), step.query.clipping(self.clipping, self.terms.model)
-        ask = Ask(theta, clipping, self._penalty(), self._drifts(theta), edges, self.clipping.bound)
-        ruler = Ruler()
-        replies = [_reply(engine, step, ask, Silence()) for engine in self._splits(step)]
-        sds = np.maximum(np.abs(_reply(self.engines[0], step, ask, ruler)[0] - replies[0][0]), 1e-12)
-        if ruler.stepwise:
-            sds /= math.sqrt(len(step.mus))
-        moves = _distinct([second - first for first, second in replies])
-        evidence = max(float(np.sum((move / sds) ** 2)) for move in moves)
-        added = len(moves) == 1 and not ruler.stepwise and (step.query.linear or bool(step.query.gaps))
-        directions = np.stack([move / sds**2 for move in moves], axis=1)
-        return Message(theta, edges, replies[0].mean(axis=0), directions, evidence, added)
+        query, mus = step.query, step.mus[:, :1]
+        edges, clipping = self._edges(number, step), query.clipping(self.clipping, self.terms.model)
+        ask = Ask(theta, clipping, self._penalty(), edges=edges, bound=self.clipping.bound)
+        kinds = [_kind(release.what) for release in query.releases()]
 
-    def _splits(self, step: Step) -> list[LocalEngine]:
-        """Ways in which the rows may have been split, as far as the query cares."""
-        whole = all(release.part == "all" for release in step.query.releases()) and not step.query.gaps
-        return self.engines[:1] if whole else self.engines
+        def reply(engine: LocalEngine, ruler: Ruler, prices: Array) -> Array:
+            return query.answer(engine.data, np.arange(2), ask, prices, ruler)
+
+        split = any(release.part != "all" for release in query.releases()) or bool(query.gaps)
+        silent = [reply(engine, Ruler(0.0), mus) for engine in (self.engines if split else self.engines[:1])]
+        ruler = Ruler(1.0)
+        sds = np.abs(reply(self.engines[0], ruler, mus) - silent[0])
+        if ruler.stepwise:
+            sds /= math.sqrt(len(mus))
+        stated = query.noise_sds(self.terms.facts.sizes[:1].astype(float), clipping, mus)[:, 0]
+        close = np.isclose(sds[:, :, None], stated, rtol=1e-6, atol=1e-13 * float(np.abs(silent[0]).max())).any(axis=2)
+        additive = not ruler.stepwise and bool(close.all())
+        groups = [np.ones(len(sds[0]), dtype=bool)]
+        if len(set(kinds)) > 1:  # a release is what its price moves
+            doubled = [mus * np.where(np.arange(len(mus)) == r, 2.0, 1.0)[:, None] for r in range(len(mus))]
+            moved = [np.abs(reply(self.engines[0], Ruler(1.0), prices) - silent[0])[0] for prices in doubled]
+            groups = [np.abs(there - sds[0]) > 0.1 * sds[0] for there in moved]
+        else:
+            kinds = kinds[:1]
+        wanted = [group for group, kind in zip(groups, kinds, strict=True) if self.stage.release in (None, kind)]
+        floor = np.maximum(sds[0], 1e-12)
+        moves = [_distinct([(second - first) * group for first, second in silent]) for group in wanted]
+        flat = [move for some in moves for move in some]
+        evidence = sum(max(float(np.sum((move / floor) ** 2)) for move in some) for some in moves)
+        wider = np.maximum(sds[1], 1e-12) ** 2 / floor**2  # noise that depends on the rows tells of them, too
+        evidence += float(sum(np.sum((wider + 1 / wider)[group] / 2 - 1) for group in wanted))
+        # where halves are read, nobody knows what a reply would be without noise
+        most = 0 if split else LOOKED_AT
+        looked = np.array([i for group in wanted for i in np.flatnonzero(group)[:most]], dtype=np.int64)
+        gaussian = additive and len(flat) == len(wanted) and bool(np.allclose(sds[0], sds[1], rtol=1e-6))
+        return Message(
+            theta, edges, silent[0], floor, np.array([move / floor**2 for move in flat]).reshape(-1, len(floor)).T,
+            looked, evidence, additive, gaussian,
+        )  # fmt: skip
 
     def _penalty(self) -> Array:
         return np.full(self.terms.setting.shape, float(self.terms.wishes.ridge))
 
-    def _drifts(self, theta: Array) -> Array | None:
-        return None if self.stage.kind.id != "scaffold" else np.zeros_like(theta)
-
-    def _ask_all(self, engine: LocalEngine, read: Callable[[Array, Message], None]) -> Server:
+    def _ask_all(self, terms: Terms, engine: LocalEngine, read: Callable[[Array, Message], None]) -> Server:
         """The whole schedule, put to all sites of an engine."""
-        federation = engine.federation
-        terms = replace(self.terms, facts=federation)
         steps = terms.plan.steps
         server = Server(terms.setting, steps, engine.answer, self.clipping, self._penalty())
         for step, message in zip(steps, self.messages, strict=True):
-            replies = server.ask(step, message.theta, drifts=self._drifts(message.theta), edges=message.edges)
-            read(replies.values, message)
+            read(server.ask(step, message.theta, edges=message.edges).values, message)
         return server
 
-    def play(self, other: bool, games: int, seed: int) -> Iterator[Array]:
-        """Evidence (games, rounds and directions): of the site under attack, then of the one beside it.
-
-        As many games as are judged, and as many again to learn from, half of either with this data set.
-        """
+    def play(self, other: bool, games: int, seed: int) -> World:
+        """As many games as are judged, and as many again to learn from, half of either with this data set."""
         first, rows = self.scene.rows(False), self.scene.rows(other)
         batch = max(1, min(games, ROOM // (2 * rows[0].size)))
+        worlds = []
         for begin in range(0, games, batch):
             count = min(batch, games - begin)
             X, y = (np.concatenate([np.concatenate([a, b])] * count) for a, b in zip(rows, first, strict=True))
-            sites = np.repeat(np.arange(2 * count), len(rows[1]))
             word = int(np.random.default_rng([seed, begin, int(other)]).integers(2**63))
-            evidence: list[Array] = []
+            run = self.stage.run(X, y, np.repeat(np.arange(2 * count), len(rows[1])), word)
+            worlds.append(self._batch(*run, int(other)))
+        return World(
+            np.concatenate([w.features for w in worlds]), np.concatenate([w.noise for w in worlds]),
+            any(w.bare for w in worlds),
+        )  # fmt: skip
 
-            def read(values: Array, message: Message, into: list[Array] = evidence) -> None:
-                into.append((values - message.middle) @ message.directions)
+    def _batch(self, terms: Terms, engine: LocalEngine, other: int) -> World:
+        evidence: list[Array] = []
+        coordinates: list[Array] = []
+        noise: list[Array] = []
+        bare = False
 
-            self._ask_all(self.stage.run(X, y, sites, word)[1], read)
-            together = np.concatenate(evidence, axis=1)
-            yield np.concatenate([together[::2], together[1::2]], axis=1)
+        def read(values: Array, message: Message) -> None:
+            nonlocal bare
+            evidence.append((values - message.middle) @ message.directions)
+            coordinates.append(((values - message.middle) / message.sds)[:, message.looked])
+            left = values.copy()
+            left[::2] -= message.silent[other]
+            left[1::2] -= message.silent[0]
+            left /= message.sds
+            noise.append(left[:, message.looked])
+            bare |= message.additive and len(message.looked) > 0 and bool((np.abs(left).max(axis=1) < 1e-9).any())
+
+        self._ask_all(terms, engine, read)
+        told, seen, left = (
+            np.concatenate([both[::2], both[1::2]], axis=1)
+            for both in (np.concatenate(parts, axis=1) for parts in (evidence, coordinates, noise))
+        )
+        return World(np.concatenate([told, seen], axis=1), left, bare)
+
+    def repeats(self, first: World, second: World) -> str:
+        """What undoes the noise of these games whatever its size, if anything does.
+
+        Noise of other rounds, releases and sites has nothing in common with a coordinate's; local steps mix that of
+        one round by themselves.
+        """
+        if first.bare or second.bare:
+            return "replies without any noise"
+        rounds = np.concatenate([np.full(len(m.looked), k) for k, m in enumerate(self.messages)])
+        added = np.concatenate([np.full(len(m.looked), m.additive) for m in self.messages]).astype(bool)
+        both, count = np.tile(added, 2), len(first.noise)
+        if both.any() and np.allclose(first.noise[:20][:, both], second.noise[:20][:, both], rtol=1e-6):
+            return "noise that does not depend on the seed"
+        spread = first.noise.std(axis=0)
+        noise = (first.noise - first.noise.mean(axis=0)) / np.maximum(spread, 1e-300)
+        common = np.abs(noise.T @ noise) / count
+        place = np.concatenate([rounds, rounds + 0.5])  # a round at either site
+        common[(place[:, None] == place) & ~both] = 0.0
+        np.fill_diagonal(common, 0.0)
+        if common.size and common.max() > BEYOND_CHANCE / math.sqrt(count):
+            pair = sorted(place[list(np.unravel_index(int(common.argmax()), common.shape))].tolist())
+            where = [f"round {int(p) + 1}" + (" of another site" if p % 1 else "") for p in pair]
+            return f"noise that has something in common: {where[0]} and {where[1]}"
+        return ""
+
+    def verdict(
+        self, claim: float, lower: float, exact: float | None, confidence: float, games: int, wrong: tuple[int, int],
+        observer: str, leak: str, scores: tuple[Array, Array] = (np.zeros(0), np.zeros(0)),
+    ) -> Audit:  # fmt: skip
+        stage = self.stage
+        certified = self.report.certified and self.terms.scaling != "data"
+        return Audit(
+            stage.kind.id, stage.model_name, stage.calibration, observer, stage.release, claim, lower, exact,
+            confidence, games, *wrong, self.scene.name, certified, leak, scores,
+        )  # fmt: skip
 
 
-def _reply(engine: LocalEngine, step: Step, ask: Ask, noise: Noise) -> Array:
-    """Of both data sets, as two sites."""
-    return step.query.answer(engine.data, np.arange(2), ask, step.mus[:, :1], noise)
+def _kind(what: str) -> str:
+    return "local steps" if what.startswith("local step") else what
 
 
 def _distinct(moves: list[Array]) -> list[Array]:
@@ -475,20 +595,22 @@ def _distinct(moves: list[Array]) -> list[Array]:
     return kept
 
 
-def _published(plot: Plot, games: int, seed: int) -> tuple[Array, Array, float]:
-    """Estimates of whole fits with either data set at one site of several, and what is claimed of them."""
-    stage, found = plot.stage, []
-    first = plot.scene.rows(False)
-    wishes = {"bound": plot.clipping.bound, "scaling": "none", **stage.settings}
-    if plot.terms.model.linear:
-        wishes["fit_intercept"] = False
+def _published(attack: Attack, games: int, seed: int) -> tuple[Array, Array, float]:
+    """Estimates of whole runs with either data set at one site of several, and what is claimed of them.
+
+    Scales and bound are told: rows like these would make nonsense of them.
+    """
+    first, found = attack.scene.rows(False), []
+    sites = np.repeat(np.arange(OTHER_SITES + 1), len(first[1]))
     for other in (False, True):
-        X, y = (np.concatenate([a, *[b] * OTHER_SITES]) for a, b in zip(plot.scene.rows(other), first, strict=True))
-        federation = Federation.from_arrays(X, y, np.repeat(np.arange(OTHER_SITES + 1), len(first[1])),
-                                            degenerate="keep")  # fmt: skip
-        for game in range(games):
-            result = fit(federation, stage.fresh_model(), stage.kind.id, stage.mu, calibration=stage.calibration,
-                         errors="none", seed=2 * (seed * games + game) + other, **wishes, **stage.options)  # fmt: skip
+        X, y = (np.concatenate([a, *[b] * OTHER_SITES]) for a, b in zip(attack.scene.rows(other), first, strict=True))
+        terms, engine = attack.stage.run(X, y, sites, 0)
+        terms = replace(terms, wishes=replace(terms.wishes, bound=attack.clipping.bound, scaling="none"))
+        words = np.random.default_rng([seed, int(other), 1]).integers(2**63, size=games)
+        for word in words:
+            engine.seed = int(word)
+            engine.rescale(Scaling.none(COLUMNS))
+            result = carry_out(terms, engine)
             found.append(result.theta.ravel())
     values = np.array(found)
     return values[:games], values[games:], result.privacy.third_party
@@ -496,37 +618,36 @@ def _published(plot: Plot, games: int, seed: int) -> tuple[Array, Array, float]:
 
 # -- the verdict ---------------------------------------------------------------------------------------------
 
+Statistic = Callable[[Array], Array]
+
 
 def _judge(
-    plot: Plot, first: Array, second: Array, claim: float, games: int, confidence: float, observer: str
+    attack: Attack, first: Array, second: Array, claim: float, games: int, confidence: float, observer: str, leak: str
 ) -> Audit:
     """Learn from one half of the games how to tell, and count mistakes in the other."""
     half = len(first) // 2
-    taught, judged = (first[:half], second[:half]), (first[half:], second[half:])
-    statistic, cut = _learn(plot, *taught, observer)
-    scores = (judged[0] @ statistic, judged[1] @ statistic)
+    told = sum(message.directions.shape[1] for message in attack.messages) if observer == "server" else first.shape[1]
+    statistic, cut = _learn(first[:half], second[:half], told, observer == "server")
+    scores = statistic(first[half:]), statistic(second[half:])
     wrong = int((scores[0] > cut).sum()), int((scores[1] <= cut).sum())
     lower = float(_lower(np.array([wrong[0]]), np.array([wrong[1]]), len(scores[0]), confidence)[0])
-    exact = plot.exact if observer == "server" else None
-    return Audit(
-        plot.stage.kind.id, plot.stage.model_name, plot.stage.calibration, observer, claim, lower, exact, confidence,
-        games, *wrong, plot.scene.name, plot.report.certified, scores=scores,
-    )  # fmt: skip
+    exact = attack.exact if observer == "server" else None
+    return attack.verdict(claim, lower, exact, confidence, games, wrong, observer, leak, scores)
 
 
-def _learn(plot: Plot, first: Array, second: Array, observer: str) -> tuple[Array, float]:
-    """The linear statistic and the threshold that did best: evidence as it is known, or Fisher's discriminant."""
-    centre, gap = first.mean(axis=0), second.mean(axis=0) - first.mean(axis=0)
-    scale = np.sqrt((first.var(axis=0) + second.var(axis=0)) / 2)
-    scale = np.maximum(scale, np.maximum(1e-9 * np.abs(gap), 1e-300))
-    both = np.concatenate([(first - centre) / scale, (second - centre - gap) / scale])
-    inner = both.T @ both / len(both) + 1e-10 * np.eye(len(gap))
-    tries = [np.linalg.solve(inner, gap / scale) / scale]
-    if observer == "server" and first.shape[1] == 2 * len(plot.messages):
-        tries.append(np.repeat([1.0, 0.0], len(plot.messages)))
-    best = (-math.inf, tries[0], 0.0)
+def _learn(first: Array, second: Array, told: int, sides: bool) -> tuple[Statistic, float]:
+    """The statistic and the threshold that did best.
+
+    Of the first columns, `told` hold the evidence, as many more that of the site beside. Tried are their sum, Fisher's
+    discriminant with and without all other columns, and the likelihood ratio of independent normals.
+    """
+    most = 2 * told if sides else told
+    tries: list[Statistic] = [_fisher(first, second, most), _normals(first, second, most)]
+    if sides:
+        tries += [lambda x: np.asarray(x[:, :told].sum(axis=1)), _fisher(first, second, first.shape[1])]
+    best: tuple[float, Statistic, float] = (-math.inf, tries[0], 0.0)
     for statistic in tries:
-        scores = np.sort(first @ statistic), np.sort(second @ statistic)
+        scores = np.sort(statistic(first)), np.sort(statistic(second))
         cuts = np.quantile(np.concatenate(scores), np.linspace(0.001, 0.999, THRESHOLDS))
         positives = len(first) - np.searchsorted(scores[0], cuts, side="right")
         negatives = np.searchsorted(scores[1], cuts, side="right")
@@ -537,7 +658,32 @@ def _learn(plot: Plot, first: Array, second: Array, observer: str) -> tuple[Arra
     return best[1], best[2]
 
 
-def _lower(positives: Array, negatives: Array, games: int, confidence: float) -> Array:
+def _fisher(first: Array, second: Array, columns: int) -> Statistic:
+    """The linear discriminant of the first columns."""
+    first, second = first[:, :columns], second[:, :columns]
+    centre, gap = first.mean(axis=0), second.mean(axis=0) - first.mean(axis=0)
+    scale = np.sqrt((first.var(axis=0) + second.var(axis=0)) / 2)
+    scale = np.maximum(scale, np.maximum(1e-9 * np.abs(gap), 1e-300))
+    both = np.concatenate([(first - centre) / scale, (second - centre - gap) / scale])
+    inner = both.T @ both / len(both) + 1e-10 * np.eye(columns)
+    weights = np.linalg.solve(inner, gap / scale) / scale
+    return lambda x: np.asarray((x[:, :columns] - centre) @ weights)
+
+
+def _normals(first: Array, second: Array, columns: int) -> Statistic:
+    """The log-likelihood ratio of normals that differ in mean and variance, column by column."""
+    means = [world[:, :columns].mean(axis=0) for world in (first, second)]
+    gap = np.abs(means[1] - means[0])
+    sds = [np.maximum(w[:, :columns].std(axis=0), np.maximum(1e-9 * gap, 1e-300)) for w in (first, second)]
+
+    def ratio(x: Array) -> Array:
+        parts = [((x[:, :columns] - m) / s) ** 2 / 2 + np.log(s) for m, s in zip(means, sds, strict=True)]
+        return np.asarray((parts[0] - parts[1]).sum(axis=1))
+
+    return ratio
+
+
+def _lower(positives: npt.NDArray[Any], negatives: npt.NDArray[Any], games: int, confidence: float) -> Array:
     """The bound on mu from mistakes among so many games with either data set, by Clopper and Pearson's intervals."""
     level = 1 - (1 - confidence) / 2
     above = [

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedmest import tables
+from fedmest import __version__, tables
 from fedmest.arguments import (
     AsJson,
     Call,
+    Report,
     check_writable,
     flag,
     number,
@@ -167,7 +168,7 @@ def fit(
         federation, model = call.load()
     with bar(method) as progress:
         result = fitting.fit(federation, model, method, progress=progress, **call.settings(), **options)
-    call.give(result.as_dict(), lambda: print(result.summary()))
+    call.give(result.as_dict(), lambda: print(result.summary()), result.to_html)
 
 
 @app.command()
@@ -197,7 +198,13 @@ def compare(
                 federation, model, name, progress=progress, **call.settings(), **options[name]
             )
     content = {"model": model, "methods": {name: result.as_dict() for name, result in results.items()}}
-    call.give(content, lambda: tables.show_comparison(federation, model, results))
+
+    def page() -> str:
+        from fedmest.report.views import compare_page
+
+        return compare_page(f"{model} regression of {federation.target_name}", results)
+
+    call.give(content, lambda: tables.show_comparison(federation, model, results), page)
 
 
 @app.command()
@@ -231,11 +238,13 @@ def plan(
     feature_sd: Annotated[
         float, typer.Option("--feature-sd", metavar="NUMBER", help="Expected spread of scaled features.")
     ] = 1.0,
+    report: Report = None,
     as_json: AsJson = False,
 ) -> None:
     """What a budget will buy, before it is spent: all methods, and the one to choose. Reads no rows."""
     from fedmest import planner
 
+    check_writable(report, "--report")
     chosen = [name for name in map(str.strip, methods.split(",")) if name] if methods is not None else None
     with bar("planning"):
         advice = planner.plan(
@@ -243,6 +252,10 @@ def plan(
             bytes=most_bytes, methods=chosen, bounded=bounded, intercept=intercept, slopes=slopes,
             feature_sd=feature_sd, errors=errors,
         )  # fmt: skip
+    if report is not None:
+        from fedmest.report.views import plan_page
+
+        report.write_text(plan_page(advice), encoding="utf-8")
     if as_json:
         print(json.dumps(advice.as_dict(), indent=2, allow_nan=False))
     else:
@@ -271,6 +284,10 @@ def audit(
     scene: Annotated[
         str | None, flag("--scene", metavar="NAME", help="The attack (default: the most promising).")
     ] = None,
+    release: Annotated[
+        str | None, flag("--release", metavar="NAME", help="One kind of release alone, such as 'mean curvature'.")
+    ] = None,
+    errors: Annotated[str | None, flag("--errors", metavar="ROUTE", help="As in fit: auto, model or none.")] = None,
     option: Annotated[
         list[str] | None, flag("--option", metavar="NAME=VALUE", help="An option of the method; repeatable.")
     ] = None,
@@ -279,6 +296,7 @@ def audit(
     out: Annotated[
         Path | None, flag("--out", metavar="FILE.jsonl", help="Keep what is found; the same call goes on from there.")
     ] = None,
+    report: Report = None,
     as_json: AsJson = False,
 ) -> None:
     """Attack our own releases: what a distinguishing game finds, beside what is claimed. Reads no data.
@@ -289,7 +307,7 @@ def audit(
     from fedmest.fitting import options_by_method
     from fedmest.methods import CALIBRATIONS
 
-    given = {"bound": number(bound) if bound is not None else None, "schedule": schedule}
+    given = {"bound": number(bound) if bound is not None else None, "schedule": schedule, "errors": errors}
     settings = {name: value for name, value in given.items() if value is not None}
     calibrations = CALIBRATIONS if calibration is None else (calibration,)
     todo = list(auditing.cases(methods or (), model or (), calibrations, settings))
@@ -297,16 +315,15 @@ def audit(
         raise InputError("there is nothing to audit: no private method of these takes such a model and calibration")
     if plot is not None and len(todo) > 1:
         raise InputError(f"--plot is for one audit, not for {len(todo)}; name a method, --model and --calibration")
-    for path in (out, plot):
-        if path is not None:
-            check_writable(path)
+    for argument, path in (("--out", out), ("--plot", plot), ("--report", report)):
+        check_writable(path, argument)
     options = options_by_method(sorted({case.method for case in todo}), parse_options(option or []))
-    entries = []
+    entries, found = [], None
     with bar("audits") as progress:
         for done, case in enumerate(todo):
             own = options[case.method]
-            more = {"observer": observer, "confidence": confidence, "scene": scene, "seed": seed}
-            facts = {**vars(case), "mu": mu, "games": games, **more, "options": own}
+            more = {"observer": observer, "confidence": confidence, "scene": scene, "release": release, "seed": seed}
+            facts = {**vars(case), "mu": mu, "games": games, **more, "options": own, "version": __version__}
             entry = _kept(out, facts)
             if entry is None or plot is not None:
                 found = case.audit(mu, games, own, **more)
@@ -319,6 +336,10 @@ def audit(
             entries.append(entry)
             if progress is not None:
                 progress(done + 1, len(todo))
+    if report is not None:
+        from fedmest.report.views import audit_page
+
+        report.write_text(audit_page(entries, found if len(entries) == 1 else None), encoding="utf-8")
     if as_json:
         print(json.dumps(entries, indent=2, allow_nan=False))
     else:

@@ -27,7 +27,7 @@ from fedmest.privacy.gdp import Array
 from fedmest.privacy.noise import seed_word
 from fedmest.privacy.statement import PrivacyReport, ReleaseRecord, account
 from fedmest.queries.histogram import SCORE_GRID, main_body
-from fedmest.result import Communication, Result
+from fedmest.result import Communication, Result, Round
 from fedmest.terms import Terms, Wishes
 
 
@@ -155,6 +155,7 @@ def carry_out(
         tuple(original(t) for t in server.history), settings, has_intercept,
         None if server.site_thetas is None else original(server.site_thetas),
         uncertainty.carried(_to_original(scaling, terms)),
+        dict(zip(map(str, facts.sites), facts.sizes.tolist(), strict=True)),
     )  # fmt: skip
 
 
@@ -276,7 +277,8 @@ def privacy_report(server: Server, caveats: list[str], noise_caveat: str) -> Pri
 
 
 def _communication(server: Server) -> Communication:
-    up = sum(r.floats_up * len(r.step.sites) for r in server.records)
-    down = sum(r.floats_down * len(r.step.sites) for r in server.records)
-    return Communication(len(server.records), up, down)
-
+    rounds = []
+    for r in server.records:
+        count = len(r.step.sites)
+        rounds.append(Round(r.step.query.name, count, r.floats_up * count, r.floats_down * count))
+    return Communication(tuple(rounds))

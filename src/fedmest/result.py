@@ -19,12 +19,32 @@ from fedmest.privacy.statement import PrivacyReport
 
 
 @dataclass(frozen=True)
+class Round:
+    """What went back and forth in one round, over all sites that answered."""
+
+    query: str
+    sites: int
+    floats_up: int
+    floats_down: int
+
+
+@dataclass(frozen=True)
 class Communication:
     """Traffic of a run. Floats are 8 bytes."""
 
-    rounds: int
-    floats_up: int
-    floats_down: int
+    by_round: tuple[Round, ...]
+
+    @property
+    def rounds(self) -> int:
+        return len(self.by_round)
+
+    @property
+    def floats_up(self) -> int:
+        return sum(r.floats_up for r in self.by_round)
+
+    @property
+    def floats_down(self) -> int:
+        return sum(r.floats_down for r in self.by_round)
 
     @property
     def bytes(self) -> int:
@@ -49,6 +69,7 @@ class Result:
     fit_intercept: bool = True
     site_thetas: Array | None = field(default=None, repr=False)
     uncertainty: Uncertainty = field(default_factory=Uncertainty)
+    sites: dict[str, int] = field(default_factory=dict, repr=False)  # names and sizes, which are public
 
     @property
     def theta(self) -> Array:
@@ -169,7 +190,7 @@ class Result:
         )
         lines = [title, facts, *self._network(), "", *self.table(), ""]
         if self.model.linear:
-            lines += [*textwrap.wrap(self._how_sure(), 100), ""]
+            lines += [*textwrap.wrap(self.how_sure(), 100), ""]
         lines += textwrap.wrap(self.privacy.statement(), 100)
         return "\n".join(lines)
 
@@ -229,7 +250,7 @@ class Result:
                 lines.append(f"{name:<{width}}" + "".join(f"{text:>11}" for text in texts))
         return lines
 
-    def _how_sure(self) -> str:
+    def how_sure(self) -> str:
         """What the standard errors rest on, or why there are none."""
         u = self.uncertainty
         if u.total is None:
@@ -242,6 +263,18 @@ class Result:
         if u.together:
             return text + " They hold sampling and privacy error together."
         return text + " std err^2 = sampling^2 + privacy^2."
+
+    def to_html(self) -> str:
+        """A page that needs nothing else: the guarantee, coefficients, budget, traffic, sites, settings."""
+        from fedmest.report.views import fit_page
+
+        return fit_page(self)
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the table and the guarantee."""
+        from fedmest.report.views import notebook
+
+        return notebook(self)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain numbers and texts, for JSON."""

@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -130,29 +131,44 @@ def show_plan(advice: "Advice") -> None:
         say(page, f"Left out: {name}: {why}")
 
 
-def show_audits(entries: list[dict[str, Any]]) -> None:
-    """What is claimed and what was found, one audit a line."""
-    page = open_page()
-    table = plain_table()
-    for head in ("method", "model", "calibration", "claim", "found", "exact", "verdict", "attack"):
-        table.add_column(head, justify="right" if head in ("claim", "found", "exact") else "left", overflow="fold")
+AUDIT = ("method", "model", "calibration", "claim", "found", "exact", "verdict", "attack")
+
+
+def audit_rows(entries: Sequence[dict[str, Any]]) -> list[list[str]]:
+    """One audit a row, under the heads of AUDIT."""
+    rows = []
     for entry in entries:
         variant = "".join(f", {name}={value}" for name, value in entry["settings"].items())
-        numbers = (f"{entry[name]:.3f}" if entry[name] is not None else "" for name in ("mu_claimed", "mu_exact"))
-        claim, exact = numbers
+        exact = f"{entry['mu_exact']:.3f}" if entry["mu_exact"] is not None else ""
         found = "no limit" if entry["leak"] else f"{entry['mu_lower']:.3f}"
-        table.add_row(
-            entry["method"], entry["model"], entry["calibration"] + variant, claim, found, exact,
+        rows.append([
+            entry["method"], entry["model"], entry["calibration"] + variant, f"{entry['mu_claimed']:.3f}", found, exact,
             entry["verdict"], entry["leak"] or entry["scene"],
-        )  # fmt: skip
-    page.print(table)
-    page.print()
+        ])  # fmt: skip
+    return rows
+
+
+def audit_legend(entries: Sequence[dict[str, Any]]) -> str:
     first = entries[0]
     seen = "everything that a site sends" if first["observer"] == "server" else "the published estimate alone"
-    say(page, f"claim: mu as the run states it. found: no smaller mu is possible, with {100 * first['confidence']:g} % "
-              f"confidence, from games in which the attacker sees {seen}. exact: what the best test of this attack "
-              "would find, where all replies are Gaussian. An attack that finds little proves nothing: there may be "
-              "better ones.")  # fmt: skip
+    return (
+        f"claim: mu as the run states it. found: no smaller mu is possible, with {100 * first['confidence']:g} % "
+        f"confidence, from games in which the attacker sees {seen}. exact: what the best test of this attack would "
+        "find, where all replies are Gaussian. An attack that finds little proves nothing: there may be better ones."
+    )
+
+
+def show_audits(entries: Sequence[dict[str, Any]]) -> None:
+    """What is claimed and what was found."""
+    page = open_page()
+    table = plain_table()
+    for head in AUDIT:
+        table.add_column(head, justify="right" if head in ("claim", "found", "exact") else "left", overflow="fold")
+    for row in audit_rows(entries):
+        table.add_row(*row)
+    page.print(table)
+    page.print()
+    say(page, audit_legend(entries))
 
 
 def show_studies(plan: "Plan", workers: int, as_json: bool) -> None:

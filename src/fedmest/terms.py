@@ -127,10 +127,11 @@ class Terms:
 
     @staticmethod
     def agree(
-        facts: Facts, model: Model, method: str, mu: float, wishes: Wishes, options: dict[str, Any], seed: int = 0
-    ) -> "Terms":
+        facts: Facts, model: Model, method: str | type[Method], mu: float, wishes: Wishes, options: dict[str, Any],
+        seed: int = 0,
+    ) -> "Terms":  # fmt: skip
         """Checked terms, or an InputError that says what cannot be agreed to."""
-        kind = method_named(method)
+        kind = method_named(method) if isinstance(method, str) else method
         settled = wishes.settled(model)
         if not kind.private:
             mu = math.inf
