@@ -66,7 +66,7 @@ def bullets(items: Sequence[str]) -> str:
     return "<ul>" + "".join(f"<li>{escape(item)}</li>" for item in items) + "</ul>"
 
 
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[str] = ()) -> str:
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[str] = (), label: str = "") -> str:
     """Columns whose heads are in `numbers` are set to the right; the first cell of a row is its head."""
     kinds = [" class=n" if head in numbers else "" for head in heads]
     top = "".join(f"<th scope=col{kind}>{escape(head)}</th>" for head, kind in zip(heads, kinds, strict=True))
@@ -74,8 +74,9 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence
     for row in rows:
         cells = [f"<td{kind}>{escape(cell)}</td>" for cell, kind in zip(row[1:], kinds[1:], strict=True)]
         lines.append(f"<tr><th scope=row{kinds[0]}>{escape(row[0])}</th>{''.join(cells)}</tr>")
+    named = escape(label or f"table by {heads[0]}", quote=True)
     return (
-        f"<div class=wide tabindex=0 role=region aria-label='table'><table><thead><tr>{top}</tr></thead>"
+        f"<div class=wide tabindex=0 role=region aria-label='{named}'><table><thead><tr>{top}</tr></thead>"
         f"<tbody>{''.join(lines)}</tbody></table></div>"
     )
 

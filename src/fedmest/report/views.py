@@ -100,17 +100,17 @@ def _coefficients(result: "Result", title: str = "Coefficients") -> str:
         drawn.append(f"<p class=small>{key}. {escape(result.how_sure())}</p>")
     else:
         drawn.append(text(result.how_sure(), "small"))
-    return section(title, *drawn, table(heads, rows, heads[1:]))
+    return section(title, *drawn, table(heads, rows, heads[1:], f"coefficients, {result.settings['method_title']}"))
 
 
 def _rows(result: "Result") -> tuple[list[str], list[list[str]]]:
     """The coefficient table as texts."""
     if not result.model.linear:
-        return ["", "parameters"], [["estimate", f"{result.theta.size:,}"]]
+        return ["estimate", "parameters"], [["network", f"{result.theta.size:,}"]]
     if result.uncertainty.total is None:
         labels = [str(c) for c in result.model.classes] if result.model.outputs > 1 else ["coef"]
         values = [[name, *(short(v) for v in result.coefficients[:, j])] for j, name in enumerate(result.names)]
-        return ["", *labels], values
+        return ["column", *labels], values
     frame = result.frame()
     rows = []
     for label, row in zip(frame.index, frame.itertuples(index=False), strict=True):
@@ -120,7 +120,7 @@ def _rows(result: "Result") -> tuple[list[str], list[list[str]]]:
             for c, v in zip(frame.columns, row, strict=True)
         ]
         rows.append([name, *told])
-    return ["", *map(str, frame.columns)], rows
+    return ["column", *map(str, frame.columns)], rows
 
 
 def _budget(result: "Result") -> str:
