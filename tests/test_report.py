@@ -1,4 +1,4 @@
-"""Pages, in a real browser: nothing but the file is loaded, nothing is complained of, and what is drawn is what was found.
+"""Pages, in a real browser: nothing but the file is loaded, nobody complains, and what is drawn is what was found.
 
 Chromium is Debian's; where there is none the browser's tests are skipped.
 """

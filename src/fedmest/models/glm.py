@@ -27,9 +27,11 @@ class GLM(Model):
     curvature: ClassVar[Callable[..., None]]
 
     def curvature_bound(self, bound: float, columns: int, trusted: bool = True) -> float:
-        # under the model a score's second moment is its curvature, so bound^2 is the scale to expect, with |x| hardly
-        # above 2 sqrt(columns); where responses vary more than the model says, |residual| |x|^2 is the smaller guess
-        return bound * min(bound, (2.0 if trusted else 1.0) * math.sqrt(columns))
+        # With |x| about sqrt(columns) the bound stands for a residual, whose square is the curvature's scale under the
+        # model. Long residuals are rather those of responses that vary more than the model says, so that it grows no
+        # faster than they do from there on; at once where the model is not trusted.
+        residual = bound / math.sqrt(columns)
+        return columns * min(residual**2, residual + 2.0 if trusted else residual)
 
     def mean_scores(self, rows: Rows, sites: Index, thetas: Array, clipping: Clipping, penalty: Array) -> Array:
         out = np.empty((len(sites), self.outputs, rows.columns))
