@@ -257,7 +257,7 @@ class Stage:
         zero = np.zeros((outputs, COLUMNS))
         margin = zero.copy()
         margin[0, 0], margin[1:2, 0] = -1000.0, 1000.0
-        thetas = (zero, margin) if model.linear else _starts(model)
+        thetas = (margin, zero) if model.linear else _starts(model)  # of equals the first, which noise moves less
         responses = (1000.0, 4000.0) if counted else (1.0, 1.0) if outputs == 1 else (0.0, 0.0)
         classes = 2 if name in ("logistic", NETWORK) else CLASSES
         along = np.array([0.0, *[3.0 / math.sqrt(COLUMNS - 1)] * (COLUMNS - 1)])
