@@ -257,7 +257,7 @@ class Stage:
         zero = np.zeros((outputs, COLUMNS))
         margin = zero.copy()
         margin[0, 0], margin[1:2, 0] = -1000.0, 1000.0
-        thetas = (margin, zero) if model.linear else _starts(model)  # of equals the first, which noise moves less
+        thetas = (margin, zero) if model.linear else _starts(model)
         responses = (1000.0, 4000.0) if counted else (1.0, 1.0) if outputs == 1 else (0.0, 0.0)
         classes = 2 if name in ("logistic", NETWORK) else CLASSES
         along = np.array([0.0, *[3.0 / math.sqrt(COLUMNS - 1)] * (COLUMNS - 1)])
@@ -443,11 +443,14 @@ class Attack:
         return np.stack([np.linspace(-span, span, FINE_BINS + 1) for span in spans])
 
     def _message(self, number: int, step: Step) -> Message:
-        """The theta of the scene's at which the two data sets give replies farthest apart."""
+        """The theta of the scene's at which the two data sets give replies farthest apart; of those that are nearly as
+        good the first, at which noise in local steps does less harm.
+        """
         if step.query in self.best:
             return self._reading(number, step, self.best[step.query])
         found = [self._reading(number, step, theta) for theta in self.scene.thetas]
-        message = max(found, key=lambda m: m.evidence)
+        most = max(message.evidence for message in found)
+        message = next(message for message in found if message.evidence >= 0.8 * most)
         self.best[step.query] = message.theta
         return message
 
