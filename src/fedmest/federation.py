@@ -227,7 +227,7 @@ class Federation:
             order = np.argsort(codes, kind="stable").astype(np.int64)
         offsets = np.concatenate(([0], np.cumsum(np.bincount(codes, minlength=len(labels))))).astype(np.int64)
         packed = np.empty(len(values) * (columns + 1))
-        _pack(values, order, offsets, packed)
+        _pack(values if values.flags.writeable else values.copy(), order, offsets, packed)
         return Federation(packed, offsets, target[order], labels, names, target_name, declared)
 
     @staticmethod
