@@ -104,18 +104,29 @@ class Path:
         self.plain = np.zeros(3)  # the mean without noise or sampling error
         self.privacy = np.zeros((3, 3))
         self.by_score = np.zeros((3, 3))  # derivative of the estimate by the pooled mean score
+        self.waiting: list[tuple[float, float]] = []  # gradient steps and the variance of their noise, taken together
 
     # -- moves ------------------------------------------------------------------------------------------------
 
     def gradient(self, step: Step, eta: float) -> None:
         eta = self.clipping.step(eta)
+        if self.waiting and self.waiting[0][0] != eta:
+            self._arrive()
+        self.waiting.append((eta, eta**2 * self._noise(step, 0)))
+
+    def _arrive(self) -> None:
+        """Take the gradient steps that are waiting: in one call, as calls are what costs."""
+        if not self.waiting:
+            return
+        eta, variances = self.waiting[0][0], np.array([variance for _, variance in self.waiting])
+        self.waiting.clear()
         state = State(self.mean.copy(), self.by_score.copy(), self.privacy.copy(), np.eye(3))
-        variances = np.array([eta**2 * self._noise(step, 0)])
         self.nodes.descend(state, self.clipping, eta, variances, self.per_row, self.scores, np.zeros((3, 3)))
         self.mean, self.by_score, self.privacy = state.mean, state.by_score, state.noise
-        self.plain = self._without_noise(eta, 1)
+        self.plain = self._without_noise(eta, len(variances))
 
     def descent(self, step: Step, eta: float, server_eta: float = 1.0) -> None:
+        self._arrive()
         eta = self.clipping.step(eta)
         common = self._spread()
         mean, passed, by_score, privacy = np.zeros(3), np.zeros((3, 3)), np.zeros((3, 3)), np.zeros((3, 3))
@@ -132,6 +143,7 @@ class Path:
         self.by_score = move @ self.by_score + server_eta * by_score
 
     def newton(self, step: Step) -> None:
+        self._arrive()
         population, nodes = self.population, self.nodes
         spread = self._spread()
         sd = math.sqrt(self._noise(step, 1))
@@ -164,6 +176,7 @@ class Path:
     # -- what they come to ------------------------------------------------------------------------------------
 
     def outcome(self, rounds: int, sent: int) -> Prediction:
+        self._arrive()
         population = self.population
         sampling = self.per_row * self.by_score @ self.scores @ self.by_score.T
         way = population.length(self.mean - population.truth)
