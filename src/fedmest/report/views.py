@@ -90,8 +90,9 @@ def _coefficients(result: "Result", title: str = "Coefficients") -> str:
         for block, label in enumerate(result.model.classes if result.model.outputs > 1 else ("",)):
             if str(label):
                 drawn.append(f"<h3>class {escape(str(label))}</h3>" if result.model.outputs > 1 else "")
-            drawn.append(forest(result.names, result.coefficients[block], inner[block], total[block],
-                                "Estimates with 95 % intervals"))  # fmt: skip
+            slopes = slice(int(result.fit_intercept and len(result.names) > 1), None)  # an intercept has its own scale
+            drawn.append(forest(result.names[slopes], result.coefficients[block, slopes], inner[block, slopes],
+                                total[block, slopes], "Estimates with 95 % intervals"))  # fmt: skip
         key = (
             "95 % intervals" if together
             else "95 % intervals:<span class='key deep'></span>sampling error alone<span class='key pale'></span>with "
