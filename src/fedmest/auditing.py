@@ -150,7 +150,7 @@ def audit(
     settings: of `fit` (bound, clip, schedule, scaling, ridge, errors). Options of the method go by name.
 
     >>> found = audit("fedsgd", "logistic", mu=1.0, games=2000, K=5)
-    >>> found.mu_claimed, found.verdict, 0.7 < found.mu_lower < found.mu_exact <= 1.0 + 1e-9
+    >>> round(found.mu_claimed, 6), found.verdict, 0.5 < found.mu_lower < found.mu_exact < 1.000001
     (1.0, 'not refuted', True)
     """
     kind = _checked(method, model, observer, games, confidence, mu, seed, settings or {})
