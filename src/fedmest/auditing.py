@@ -51,7 +51,7 @@ LOOKED_AT = 4  # coordinates of a release, in which noise is looked through
 BEYOND_CHANCE = 8.0  # standard errors of a correlation, of which there are a hundred thousand
 CAUTION = 1 - 1e-8  # confidence in learning: thresholds far out in a tail must earn their place
 SHORT = {"K": 2, "R": 1, "K1": 2, "K2": 2, "cycles": 1}  # options of audits of networks in the table of all
-OTHER_SITES = 4  # beside the one under attack, where only the published estimate is seen
+OTHER_SITES, MORE_ROWS = 4, 30  # beside the one under attack, where only the published estimate is seen
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,10 @@ class Scene:
     second: tuple[Array, float]
     thetas: tuple[Array, ...]
 
-    def rows(self, other: bool) -> tuple[Array, Array]:
+    def rows(self, other: bool, times: int = 1) -> tuple[Array, Array]:
+        """One of the data sets, the common rows so many times."""
         x, y = self.second if other else self.first
-        return np.vstack([self.X, x]), np.append(self.y, y)
+        return np.vstack([np.tile(self.X, (times, 1)), x]), np.append(np.tile(self.y, times), y)
 
 
 @dataclass(frozen=True)
@@ -601,12 +602,14 @@ def _distinct(moves: list[Array]) -> list[Array]:
 def _published(attack: Attack, games: int, seed: int) -> tuple[Array, Array, float]:
     """Estimates of whole runs with either data set at one site of several, and what is claimed of them.
 
-    Scales and bound are told: rows like these would make nonsense of them.
+    Scales and bound are told: rows like these would make nonsense of them. Sites have more rows than where the server
+    is the attacker: it will not hold theta in place, so noise must not move it far.
     """
-    first, found = attack.scene.rows(False), []
+    first, found = attack.scene.rows(False, MORE_ROWS), []
     sites = np.repeat(np.arange(OTHER_SITES + 1), len(first[1]))
     for other in (False, True):
-        X, y = (np.concatenate([a, *[b] * OTHER_SITES]) for a, b in zip(attack.scene.rows(other), first, strict=True))
+        rows = attack.scene.rows(other, MORE_ROWS)
+        X, y = (np.concatenate([a, *[b] * OTHER_SITES]) for a, b in zip(rows, first, strict=True))
         terms, engine = attack.stage.run(X, y, sites, 0)
         terms = replace(terms, wishes=replace(terms.wishes, bound=attack.clipping.bound, scaling="none"))
         words = np.random.default_rng([seed, int(other), 1]).integers(2**63, size=games)
