@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -728,8 +729,9 @@ def cases(
     """Every method with every model that it takes, as it runs by default, and with what else is worth a look.
 
     A uniform schedule, of which nothing is hidden by later steps; the paper's calibration with a bound that is told.
+    Networks only where torch is installed.
     """
-    every = [*(name for name in MODELS if model_named(name).linear), NETWORK]
+    every = [name for name in MODELS if model_named(name).linear] + [NETWORK] * (find_spec("torch") is not None)
     for name, model, calibration in product(methods or METHODS, models or every, calibrations):
         kind = method_named(name)
         known = small_network() if model == NETWORK else model_named(model)
