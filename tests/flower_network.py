@@ -11,6 +11,7 @@ import importlib.util
 import itertools
 import json
 import os
+import random
 import re
 import shlex
 import shutil
@@ -146,10 +147,21 @@ def _group(user: str) -> str:
     return subprocess.run(["id", "-g", user], check=True, capture_output=True, text=True).stdout.strip()
 
 
+_handed_out: set[int] = set()
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that nobody listens on, below those that the system gives to outgoing connections: one of these could take
+    it before the process that it is meant for does.
+    """
+    for port in random.SystemRandom().sample(range(15_000, 32_000), 1000):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", port))
+            if port not in _handed_out:
+                _handed_out.add(port)
+                return port
+    raise OSError("no free port between 15,000 and 32,000")
 
 
 def wait_until(condition: Callable[[], object], what: str, timeout: float = PATIENCE) -> None:
