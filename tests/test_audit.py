@@ -340,6 +340,7 @@ def test_the_same_seed_finds_the_same() -> None:
         ({"model": 3}, "give a name, or a model"),
         ({"model": "gamma"}, "there is no model"),
         ({"seed": -1}, "seed=-1"),
+        ({"observer": "public", "release": "mean gradient"}, "sees no releases"),
         ({"settings": {"participation": 0.5}}, "cannot take 'participation'"),
         ({"settings": {"fit_intercept": True}}, "cannot take 'fit_intercept'"),
         ({"settings": {"errors": "sandwich"}}, "takes auto, model or none"),
@@ -364,10 +365,10 @@ def test_the_table_tells_claim_and_finding_and_goes_on_where_it_was_stopped(
     ]  # fmt: skip
     lines = kept.read_text().splitlines()
     assert len(lines) == 4
-    kept.write_text("\n".join([*lines[:2], lines[2][:30]]) + "\n")  # the third was cut short
+    kept.write_text("\n".join([*lines[:2], lines[2][:30], "[]"]) + "\n")  # the third was cut short
     assert main([*call, "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == first
-    assert len(kept.read_text().splitlines()) == 5
+    assert len(kept.read_text().splitlines()) == 6
     single = ["audit", "fedsgd", "--model", "logistic", "--calibration", "paper", "--bound", "1", "--games", "200"]
     assert main([*single, "--plot", str(drawn)]) == 0
     assert "not refuted" in capsys.readouterr().out

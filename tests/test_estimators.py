@@ -76,6 +76,11 @@ def test_sites_are_routed_through_pipelines_and_cross_validation() -> None:
         assert len(fitted[-1].result_.sites) == 5
 
 
+def test_a_star_import_needs_no_extra() -> None:
+    assert not any(name.startswith("Federated") for name in fm.__all__)
+    assert fm.FederatedLinearRegression.__module__ == "fedmest.estimators"
+
+
 def test_what_a_classifier_cannot_take_is_said() -> None:
     with pytest.raises(ValueError, match="only one class"):
         fm.FederatedLogisticRegression().fit(np.ones((5, 2)) * np.arange(5)[:, None], np.zeros(5))

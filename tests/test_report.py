@@ -169,6 +169,8 @@ def test_the_guarantee_comes_first_and_says_what_it_is() -> None:
     assert ">Certified<" in certified
     assert "84 % of the time" in certified  # Phi(mu / 2) at mu = 2
     assert ">Not certified<" in paper
+    assert "nobody can be right" not in paper
+    assert "here somebody may be" in paper
     assert "read off the data" in paper
     assert "Not private." in plain
     assert "Where the budget went" not in plain

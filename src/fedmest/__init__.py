@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedmest.auditing import audit
     from fedmest.errors import InputError
-    from fedmest.estimators import FederatedLinearRegression, FederatedLogisticRegression, FederatedPoissonRegressor
+    from fedmest.estimators import FederatedLinearRegression as FederatedLinearRegression  # an extra: not in __all__
+    from fedmest.estimators import FederatedLogisticRegression as FederatedLogisticRegression
+    from fedmest.estimators import FederatedPoissonRegressor as FederatedPoissonRegressor
     from fedmest.federation import Federation
     from fedmest.fitting import compare, fit
     from fedmest.methods import METHODS
@@ -17,8 +19,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "METHODS", "MODELS", "FederatedLinearRegression", "FederatedLogisticRegression", "FederatedPoissonRegressor",
-    "Federation", "InputError", "NetworkModel", "Result", "audit", "compare", "fit", "plan",
+    "METHODS", "MODELS", "Federation", "InputError", "NetworkModel", "Result", "audit", "compare", "fit", "plan",
 ]  # fmt: skip
 
 # compiled loops load with the first name that needs them, so that `import fedmest` and `fedmest --help` answer at once

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedmest import __version__, tables
+from fedmest import tables
 from fedmest.arguments import (
     AsJson,
     Call,
@@ -318,24 +318,13 @@ def audit(
     for argument, path in (("--out", out), ("--plot", plot), ("--report", report)):
         check_writable(path, argument)
     options = options_by_method(sorted({case.method for case in todo}), parse_options(option or []))
-    entries, found = [], None
     with bar("audits") as progress:
-        for done, case in enumerate(todo):
-            own = options[case.method]
-            more = {"observer": observer, "confidence": confidence, "scene": scene, "release": release, "seed": seed}
-            facts = {**vars(case), "mu": mu, "games": games, **more, "options": own, "version": __version__}
-            entry = _kept(out, facts)
-            if entry is None or plot is not None:
-                found = case.audit(mu, games, own, **more)
-                entry = {**facts, **found.as_dict()}
-                if plot is not None:
-                    found.plot(plot)
-                if out is not None:
-                    with out.open("a", encoding="utf-8") as file:
-                        file.write(json.dumps({"facts": facts, "found": entry}) + "\n")
-            entries.append(entry)
-            if progress is not None:
-                progress(done + 1, len(todo))
+        entries, found = auditing.audit_all(
+            todo, options, out, anew=plot is not None, progress=progress, mu=mu, games=games, observer=observer,
+            confidence=confidence, scene=scene, release=release, seed=seed,
+        )  # fmt: skip
+    if plot is not None and found is not None:
+        found.plot(plot)
     if report is not None:
         from fedmest.report.views import audit_page
 
@@ -347,20 +336,6 @@ def audit(
     if broken := [entry for entry in entries if entry["verdict"] == "refuted" and entry["certified"]]:
         named = ", ".join(f"{entry['method']} ({entry['model']})" for entry in broken)
         raise Stopped(f"a certified claim is refuted: {named}", 1)
-
-
-def _kept(file: Path | None, facts: dict[str, Any]) -> dict[str, Any] | None:
-    """What an earlier call with the same facts found."""
-    if file is None or not file.exists():
-        return None
-    for line in file.read_text(encoding="utf-8").splitlines():
-        try:
-            entry = json.loads(line)
-        except ValueError:  # cut short by a crash
-            continue
-        if entry["facts"] == json.loads(json.dumps(facts)):
-            return dict(entry["found"])
-    return None
 
 
 @app.command()

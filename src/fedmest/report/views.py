@@ -53,10 +53,14 @@ def _guarantee(result: "Result") -> str:
     proved = "every noise follows from a sensitivity that the code proves"
     why = proved if privacy.certified else "for the reasons below"
     guess = f"{100 * _advantage(privacy.mu):.0f} % of the time"
+    bound = (
+        f"with mu = {privacy.mu:.3g} nobody can be right more often than {guess}" if privacy.certified
+        else f"if the claim of mu = {privacy.mu:.3g} held, nobody could be right more often than {guess}; here "
+        "somebody may be"
+    )  # fmt: skip
     plain = (
         "Suppose that somebody who knows all rows but one, and sees everything that was sent, has to tell whether a "
-        f"person's row is in the data or another in its place. A coin would be right half of the time; with "
-        f"mu = {privacy.mu:.3g} nobody can be right more often than {guess}."
+        f"person's row is in the data or another in its place. A coin would be right half of the time; {bound}."
     )
     caveats = section("Not covered", bullets(privacy.caveats)) if privacy.caveats else ""
     statement = privacy.statement().split(" Not covered:")[0]
