@@ -16,7 +16,7 @@ from fedmest.planner import Advice, advise, agree
 from fedmest.simulation import FEATURE_SD, TRUTH, simulate
 from fedmest.terms import Roster, Terms, Wishes
 from fedmest.theory.population import Population
-from fedmest.theory.prediction import Prediction, pooled_error, predict
+from fedmest.theory.prediction import Prediction, predict
 
 SLOPES = float(np.linalg.norm(TRUTH[1:]))
 TRACED = [m for m in METHODS.values() if m.private and m.propagate is not Method.propagate]
@@ -72,9 +72,9 @@ def test_the_bound_to_expect_is_the_bound_that_is_bought(model: str) -> None:
 
 @pytest.mark.parametrize("columns", [1, 2, 3, 30])
 def test_any_number_of_columns(columns: int) -> None:
-    assert 0 < pooled_error(Population(model_named("logistic"), columns), 1e4) < 0.1
+    assert 0 < Population(model_named("logistic"), columns).pooled_error / 1e4 < 0.1
     flat = Population(model_named("linear"), columns, 0.0, 0.0)
-    assert pooled_error(flat, 1e4) == pytest.approx(columns / 1e4, rel=3e-3)
+    assert flat.pooled_error == pytest.approx(columns, rel=3e-3)
 
 
 # -- predictions -------------------------------------------------------------------------------------------------
@@ -108,7 +108,7 @@ def test_parts_are_what_they_are_called() -> None:
     sizes = [400] * 50
     free = expected("logistic", "fedsgd", sizes, math.inf, K=400)
     assert free.privacy == 0 and free.optimisation < 1e-8
-    assert free.sampling == pytest.approx(pooled_error(population("logistic"), sum(sizes)), rel=1e-3)
+    assert free.sampling == pytest.approx(population("logistic").pooled_error / sum(sizes), rel=1e-3)
     short = expected("logistic", "fedsgd", sizes, math.inf, K=5)
     assert short.optimisation > 0.1
     fives, tens = expected("logistic", "fedirls", sizes, 5.0), expected("logistic", "fedirls", sizes, 10.0)

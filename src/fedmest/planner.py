@@ -6,6 +6,7 @@ Nothing but public facts enters: sizes, columns, bounds, the budget, and what is
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from fedmest.queries import Moments, NewtonParts
 from fedmest.terms import Facts, Roster, Terms, Wishes
 from fedmest.theory import bounds
 from fedmest.theory.population import Population
-from fedmest.theory.prediction import Prediction, pooled_error, predict
+from fedmest.theory.prediction import Prediction, predict
 
 AUTO = "auto"
 TRIED = {"schedule": ("geometric", "uniform"), "weights": ("size", "optimal")}  # settings of `fit` that plans choose
@@ -40,8 +41,30 @@ class Candidate:
     settings: dict[str, Any]
     terms: Terms = field(repr=False)
     prediction: Prediction
-    regret: float  # error over that of the pooled fit, where rows are as assumed or harder, whichever is worse
-    missed: float  # what intervals would not show, over what they do; likewise
+    population: Population = field(repr=False)
+
+    @cached_property
+    def excess(self) -> float:
+        """Error over that of the pooled fit, where rows are as assumed."""
+        return self.prediction.mse * self._rows / self.population.pooled_error
+
+    @cached_property
+    def regret(self) -> float:
+        """The same where rows are as assumed or harder, whichever is worse."""
+        return max(self.excess, self._harder.mse * self._rows / self.population.harder.pooled_error)
+
+    @cached_property
+    def missed(self) -> float:
+        """What intervals would not show, over what they do; likewise."""
+        return max(e.missed / (e.sampling + e.privacy) for e in (self.prediction, self._harder))
+
+    @cached_property
+    def _harder(self) -> Prediction:
+        return predict(self.terms, self.population.harder)
+
+    @property
+    def _rows(self) -> float:
+        return float(self.terms.facts.sizes.sum())
 
     @property
     def earns_errors(self) -> bool:
@@ -141,15 +164,11 @@ def plan(
     if isinstance(features, bool) or not isinstance(features, (int, np.integer)) or features < 1:
         raise InputError(f"features={features!r} must be a whole number of at least 1")
     chosen = model_named(model)
-    usual = Population.typical(chosen, int(features) + wishes.fit_intercept)
     given = {"intercept": intercept, "slopes": slopes, "feature_sd": feature_sd}
     for name, value in given.items():
         if value is not None and not (isinstance(value, (int, float)) and math.isfinite(value)):
             raise InputError(f"{name}={value!r} must be a number")
-    assumed = {name: float(value) for name, value in given.items() if value is not None}
-    population = replace(usual, **assumed)  # type: ignore[arg-type]
-    if not (population.feature_sd > 0 and population.slopes >= 0):
-        raise InputError("feature_sd must be positive, and slopes, a length, at least 0")
+    population = _assumed(model, int(features) + wishes.fit_intercept, **given)
     names = tuple(f"x{j + 1}" for j in range(int(features)))
     declared = dict.fromkeys((*names, "y"), (0.0, 1.0)) if bounded else {}
     facts = Roster(np.array([str(i) for i in range(len(n))], dtype=object), n, names, "y", declared)
@@ -182,6 +201,16 @@ class Limits:
         return None
 
 
+@lru_cache(maxsize=32)
+def _assumed(model: str, columns: int, **given: float | None) -> Population:
+    """Kept, as drawing rows takes longer than the plan for them."""
+    said = {name: float(value) for name, value in given.items() if value is not None}
+    population = replace(Population.typical(model_named(model), columns), **said)  # type: ignore[arg-type]
+    if not (population.feature_sd > 0 and population.slopes >= 0):
+        raise InputError("feature_sd must be positive, and slopes, a length, at least 0")
+    return population
+
+
 def advise(
     facts: Facts, model: Model, mu: float, wishes: Wishes, population: Population | None = None,
     methods: Sequence[str] | None = None, limits: Limits = Limits(),  # noqa: B008
@@ -212,7 +241,7 @@ def advise(
     least = min(c.regret for c in able)
     enough = [c for c in able if c.regret <= (1 + TIE) * least]
     best = min(enough, key=lambda c: c.prediction.rounds)
-    pooled = pooled_error(population, float(facts.sizes.sum()))
+    pooled = population.pooled_error / float(facts.sizes.sum())
     n, scale = facts.sizes.astype(float), columns / (float(facts.sizes.sum()) * pooled)
     prior = columns / max(population.length(population.truth), 1e-300)  # whoever says zero is no farther off
     return Advice(
@@ -242,30 +271,29 @@ def _best(
     unequal = len(np.unique(facts.sizes)) > 1
     free = {"schedule": wishes.schedule is None and "eta" in kind.tries, "weights": unequal and math.isfinite(mu)}
     tries = {**kind.tries, **{key: values for key, values in TRIED.items() if free[key]}}
-    seen: dict[tuple[tuple[str, Any], ...], Candidate] = {}
 
     def at(settings: dict[str, Any]) -> Candidate:
-        key = tuple(sorted(settings.items()))
-        if key not in seen:
-            seen[key] = _at(facts, model, mu, wishes, population, name, settings)
-        return seen[key]
+        return _at(facts, model, mu, wishes, population, name, settings)
 
-    def rank(settings: dict[str, Any]) -> tuple[bool, float]:
-        candidate = at(settings)
-        return limits.fault(candidate.prediction) is not None, candidate.regret
+    def better(other: Candidate, than: Candidate) -> bool:
+        beyond, beyond_now = (limits.fault(c.prediction) is not None for c in (other, than))
+        enough = than.regret * (1 - LEAST_GAIN)
+        if beyond != beyond_now:
+            return beyond_now
+        return other.excess < enough and other.regret < enough  # the first is cheaper to ask for
 
-    best: dict[str, Any] = {}
-    if wishes.errors == "auto" and (errors := at(best).terms.errors).route == "none" and errors.for_sale:
-        best["errors"] = "model"
+    best = at({})
+    if wishes.errors == "auto" and (errors := best.terms.errors).route == "none" and errors.for_sale:
+        best = at({"errors": "model"})
+    usual = {**vars(best.terms.method), **vars(best.terms.wishes)}
     for option, values in tries.items():
         for value in values:
-            other = {**best, option: value}
-            (beyond, error), (beyond_now, error_now) = rank(other), rank(best)
-            if (beyond, error) < (beyond_now, error_now * (1 - LEAST_GAIN)):
-                best = other
-    if (fault := limits.fault(at(best).prediction)) is not None:
+            if value != best.settings.get(option, usual[option]):
+                other = at({**best.settings, option: value})
+                best = other if better(other, best) else best
+    if (fault := limits.fault(best.prediction)) is not None:
         raise InputError(fault)
-    return at(best)
+    return best
 
 
 def _at(
@@ -274,12 +302,7 @@ def _at(
     wished = {key: value for key, value in settings.items() if key in WISHES}
     options = {key: value for key, value in settings.items() if key not in WISHES}
     terms = Terms.agree(facts, model, name, mu, replace(wishes, **wished), options)
-    rows = float(facts.sizes.sum())
-    expected = {p: predict(terms, p) for p in (population, population.harder)}
-    return Candidate(
-        name, settings, terms, expected[population], max(e.mse / pooled_error(p, rows) for p, e in expected.items()),
-        max(e.missed / (e.sampling + e.privacy) for e in expected.values()),
-    )  # fmt: skip
+    return Candidate(name, settings, terms, predict(terms, population), population)
 
 
 def _reach(

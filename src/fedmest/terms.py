@@ -23,7 +23,7 @@ from fedmest.models import CLIPS, Clipping, Model, model_named
 from fedmest.privacy.budget import SCHEDULES, split
 from fedmest.privacy.gdp import Array
 from fedmest.privacy.noise import LOCAL_STEPS
-from fedmest.queries import Descent, Moments, NewtonParts, Spread
+from fedmest.queries import Ask, Descent, Moments, NewtonParts, Spread
 from fedmest.queries.histogram import SCORE_GRID, Histogram, quantile
 
 BOUND_SHARE = 0.01  # of mu^2 (mu / 10), for the histogram that chooses B
@@ -267,6 +267,20 @@ class Terms:
         if math.isfinite(s.mu) and max(len(plan.steps), longest) > MOST_STEPS:
             raise InputError(f"a private run takes at most {MOST_STEPS} rounds and {MOST_STEPS} local steps a round")
         return plan
+
+    @cached_property
+    def floats(self) -> int:
+        """Numbers that the whole run sends, in both directions."""
+        plan, zero = self.plan, np.zeros(self.setting.shape)
+        grids = [scales.SIGNED_GRID.size, scales.FINE_BINS + 1][: len(plan.scaling_steps)]
+        grids += [SCORE_GRID.size] * len(plan.bound_steps)
+        floats = 0
+        for number, step in enumerate(plan.steps):
+            groups = len(plan.columns_to_scale) if number < len(plan.scaling_steps) else 1
+            edges = np.empty((groups, grids[number])) if number < len(grids) else None
+            ask = Ask(zero, Clipping(), zero, edges=edges)
+            floats += len(step.sites) * (step.query.reply_size(ask, self.setting.columns) + ask.floats_down)
+        return floats
 
     def penalty(self, scaling: scales.Scaling) -> Array:
         """The ridge, meant for original units, on the scaled parameter; none on the intercept."""

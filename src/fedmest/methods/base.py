@@ -46,7 +46,7 @@ class Setting:
         """Shape of theta."""
         return self.model.shape(self.columns)
 
-    @property
+    @cached_property
     def everyone(self) -> Index:
         return np.arange(len(self.sizes), dtype=np.int64)
 
@@ -324,9 +324,10 @@ def rounds(s: Setting, queries: Sequence[Query], shares: Sequence[Array] | Array
     flat = np.concatenate(shares)
     weights = s.weights(releases=len(flat))
     if s.participation >= 1.0:
-        prices = np.split(split(mu, flat), np.cumsum([len(share) for share in shares])[:-1])
+        prices, ends = split(mu, flat)[:, None], np.cumsum([len(share) for share in shares])
         return [
-            Step(query, price[:, None], s.everyone, weights) for query, price in zip(queries, prices, strict=True)
+            Step(query, prices[end - len(share) : end], s.everyone, weights)
+            for query, share, end in zip(queries, shares, ends, strict=True)
         ]
     takers = _participants(s, len(queries))
     spent = np.zeros(len(s.sizes))

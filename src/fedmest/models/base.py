@@ -34,7 +34,7 @@ class Clipping:
 
     def step(self, eta: float) -> float:
         """The step size to use where `eta` is wished for."""
-        return eta if np.isinf(self.reach) else min(eta, self.reach / self.bound)
+        return eta if math.isinf(self.reach) else min(eta, self.reach / self.bound)
 
 
 class Model:

@@ -111,10 +111,12 @@ def _residual(eta, y, limits, consistent):  # type: ignore[no-untyped-def]
     at_zero = np.empty(y.size)
     for i in range(y.size):
         at_zero[i] = exponential(-e[i])
+    mean, c, expected = math.nan, math.nan, 0.0
     for i in range(y.size):
-        c = limits[i]
-        expected, _ = cut_moments(e[i], at_zero[i], c)
-        cut = min(c, max(-c, e[i] - y[i]))
+        if e[i] != mean or limits[i] != c:  # the rows of a plan come in runs that differ in y alone
+            mean, c = e[i], limits[i]
+            expected, _ = cut_moments(mean, at_zero[i], c)
+        cut = min(c, max(-c, mean - y[i]))
         e[i] = (cut - expected) * (c / (c + abs(expected)))
 
 

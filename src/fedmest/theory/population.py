@@ -16,8 +16,9 @@ from numba import types
 from scipy.special import roots_genlaguerre, roots_hermitenorm
 
 from fedmest.errors import InputError
+from fedmest.federation import Index
 from fedmest.models import GLM, Clipping, Model
-from fedmest.models.kernels import F8, FUNCTION, MATRIX, VECTOR
+from fedmest.models.kernels import F8, FUNCTION, INDEX, MATRIX, VECTOR
 from fedmest.privacy.gdp import Array
 from fedmest.queries.histogram import SCORE_GRID
 
@@ -89,7 +90,13 @@ class Population:
         return Nodes(self, x[np.nonzero(kept)[0]], y[kept], joint[kept] / joint[kept].sum())
 
     @cached_property
-    def draws(self) -> "Nodes":
+    def pooled_error(self) -> float:
+        """Of the fit to all rows in one place, without privacy, times their number."""
+        scores, curvature = self.at_truth(Clipping())
+        inverse = np.linalg.inv(curvature)
+        return self.trace(inverse @ scores @ inverse)
+
+    def _draws(self) -> "Nodes":
         """Rows drawn at random: for quantiles, which few nodes do not show."""
         rng = np.random.default_rng(0)
         across = rng.chisquare(self.across, DRAWS) if self.across else np.zeros(DRAWS)
@@ -102,12 +109,17 @@ class Population:
     @lru_cache  # noqa: B019 -- populations are few, and small
     def shares(self, of: str) -> Array:
         """Of rows, by the norm of what a bound holds (scores at theta = 0, or records), in the bins of its grid."""
-        rows = self.draws
+        rows = self._draws()
         norms = np.hypot(rows.norms, rows.y)
         if of == "scores":
             norms = np.abs(rows.residuals(np.zeros((DRAWS, 1)), Clipping("norm"))[:, 0]) * rows.norms
         counts = np.bincount(np.searchsorted(SCORE_GRID, norms, side="right"), minlength=len(SCORE_GRID) + 1)
         return np.asarray(counts / DRAWS)
+
+    @lru_cache  # noqa: B019
+    def at_truth(self, clipping: Clipping) -> tuple[Array, Array]:
+        """Covariance of a row's clipped score, and the mean curvature."""
+        return self.nodes.score_covariance(self.truth, clipping), self.nodes.curvature(self.truth, clipping)
 
     def trace(self, matrix: Array) -> float:
         return float(self.directions @ np.diag(matrix))
@@ -134,6 +146,12 @@ class Nodes:
     @cached_property
     def norms(self) -> Array:
         return np.asarray(np.sqrt(self.x**2 @ self.population.directions))
+
+    @cached_property
+    def starts(self) -> Index:
+        """Where runs of rows begin that differ in y alone, and the number of rows."""
+        new = np.flatnonzero((self.x[1:] != self.x[:-1]).any(axis=1)) + 1
+        return np.array([0, *new, len(self.x)], dtype=np.int64)
 
     def predictors(self, theta: Array, spread: Array | None) -> tuple[Array, Array]:
         """Linear predictors at a theta, or at a few values around it where theta is uncertain with covariance `spread`.
@@ -176,13 +194,12 @@ class Nodes:
     def descend(self, state: "State", clipping: Clipping, eta: float, variances: Array, per_row: float, scores: Array,
                 common: Array) -> None:  # fmt: skip
         """Follow gradient steps of size eta with noise of these variances, changing the state; see `_descend`."""
-        z, weights = _normal(SPREAD_NODES)
-        model = self.population.glm
+        z, chances = _normal(SPREAD_NODES)
         _descend(
-            model.residual, self.x, np.repeat(self.y, len(z)), np.repeat(clipping.bound / self.norms, len(z)),
-            self.weights, clipping.consistent, float(self.population.across), z, weights, eta,
-            np.ascontiguousarray(variances), per_row, scores, common, state.mean, state.passed, state.by_score,
-            state.noise,
+            self.model.residual, np.ascontiguousarray(self.x[self.starts[:-1]]), self.starts,
+            np.tile(self.y, len(z) + 1), np.tile(clipping.bound / self.norms, len(z) + 1), self.weights,
+            clipping.consistent, float(self.population.across), z, chances, eta, np.ascontiguousarray(variances),
+            per_row, scores, common, state.mean, state.plain, state.passed, state.by_score, state.noise,
         )  # fmt: skip
 
     def curvature(self, theta: Array, clipping: Clipping) -> Array:
@@ -210,63 +227,92 @@ class Nodes:
 
 @dataclass
 class State:
-    """What descent changes: the mean of theta, its derivative by the mean score, the covariance of the noise in it, and
-    what is left of where it began.
+    """What descent changes: the mean of theta, what it would be without noise or sampling error, its derivative by the
+    mean score, the covariance of the noise in it, and what is left of where it began.
     """
 
     mean: Array
+    plain: Array
     by_score: Array
     noise: Array
     passed: Array
 
 
+@nb.njit(types.void(MATRIX, MATRIX, MATRIX, F8), cache=True)
+def _add_product(total, outer, inner, factor):  # type: ignore[no-untyped-def]
+    """total += factor * outer inner outer', all 3 x 3: too small for a library."""
+    for i in range(3):
+        for j in range(3):
+            part = 0.0
+            for k in range(3):
+                for h in range(3):
+                    part += outer[i, k] * inner[k, h] * outer[j, h]
+            total[i, j] += factor * part
+
+
 @nb.njit(
-    types.void(FUNCTION, MATRIX, VECTOR, VECTOR, VECTOR, types.boolean, F8, VECTOR, VECTOR, F8, VECTOR, F8, MATRIX,
-               MATRIX, VECTOR, MATRIX, MATRIX, MATRIX),
+    types.void(FUNCTION, MATRIX, INDEX, VECTOR, VECTOR, VECTOR, types.boolean, F8, VECTOR, VECTOR, F8, VECTOR, F8,
+               MATRIX, MATRIX, VECTOR, VECTOR, MATRIX, MATRIX, MATRIX),
     cache=True,
 )  # fmt: skip
-def _descend(residual, x, y, limits, weights, consistent, across, z, chances, eta, variances, per_row, scores, common, mean, passed, by_score, noise):  # type: ignore[no-untyped-def]  # noqa: E501
+def _descend(residual, x, starts, y, limits, weights, consistent, across, z, chances, eta, variances, per_row, scores, common, mean, plain, passed, by_score, noise):  # type: ignore[no-untyped-def]  # noqa: E501
     """At each step the mean score, and how it changes with theta, are averages over the spread that theta has by then.
 
     The change is the regression of the score on theta: far from the truth clipped scores are nearly flat, whatever the
-    curvature says.
+    curvature says. Rows from starts[g] to starts[g + 1] share x[g] and differ in y. Residuals are asked for in blocks
+    of all rows: one for each of the values z that theta may have, and one at the theta without noise.
     """
-    rows, many = x.shape[0], z.size
-    predictors = np.empty((1, rows * many))
-    sds = np.empty(rows)
+    groups, rows, many = x.shape[0], weights.size, z.size
+    predictors = np.empty((1, rows * (many + 1)))
+    residuals = predictors[0]
+    sds, levels, slopes, at_plain = np.empty(groups), np.empty(groups), np.empty(groups), np.empty(groups)
+    spread, shrink = np.empty((3, 3)), np.empty((3, 3))
     for k in range(variances.size):
-        spread = passed @ common @ passed.T + per_row * (by_score @ scores @ by_score.T) + noise
-        for i in range(rows):
-            a, b, c = x[i, 0], x[i, 1], x[i, 2]
+        spread[:] = noise
+        _add_product(spread, passed, common, 1.0)
+        _add_product(spread, by_score, scores, per_row)
+        for g in range(groups):
+            a, b, c = x[g, 0], x[g, 1], x[g, 2]
             square = spread[0, 0] * a * a + 2 * spread[0, 1] * a * b + spread[1, 1] * b * b
             square += spread[2, 2] * across * c * c
-            sds[i] = math.sqrt(max(square, LEAST_VARIANCE))
+            sds[g] = math.sqrt(max(square, LEAST_VARIANCE))
             centre = mean[0] * a + mean[1] * b
-            for j in range(many):
-                predictors[0, i * many + j] = centre + sds[i] * z[j]
+            for j in range(many + 1):
+                value = centre + sds[g] * z[j] if j < many else plain[0] * a + plain[1] * b
+                for i in range(j * rows + starts[g], j * rows + starts[g + 1]):
+                    residuals[i] = value
         residual(predictors, y, limits, consistent)
-        shrink = np.eye(3)
-        score = np.zeros(2)
-        for i in range(rows):
-            level, slope = 0.0, 0.0
-            for j in range(many):
-                r = predictors[0, i * many + j] * chances[j]
-                level += r
-                slope += r * z[j]
-            a, b, c = x[i, 0], x[i, 1], x[i, 2]
-            slope *= eta * weights[i] / sds[i]
-            score[0] += weights[i] * level * a
-            score[1] += weights[i] * level * b
+        levels[:], slopes[:] = 0.0, 0.0
+        for j in range(many + 1):
+            for g in range(groups):
+                r = 0.0
+                for i in range(starts[g], starts[g + 1]):
+                    r += residuals[j * rows + i] * weights[i]
+                if j < many:
+                    levels[g] += r * chances[j]
+                    slopes[g] += r * chances[j] * z[j]
+                else:
+                    at_plain[g] = r
+        shrink[:] = 0.0
+        for g in range(groups):
+            a, b, c = x[g, 0], x[g, 1], x[g, 2]
+            slope = eta * slopes[g] / sds[g]
+            mean[0] -= eta * levels[g] * a
+            mean[1] -= eta * levels[g] * b
+            plain[0] -= eta * at_plain[g] * a
+            plain[1] -= eta * at_plain[g] * b
             shrink[0, 0] -= slope * a * a
             shrink[0, 1] -= slope * a * b
             shrink[1, 1] -= slope * b * b
             shrink[2, 2] -= slope * c * c
         shrink[1, 0] = shrink[0, 1]
-        mean[0] -= eta * score[0]
-        mean[1] -= eta * score[1]
+        for j in range(3):
+            shrink[j, j] += 1.0
+        spread[:] = noise
+        noise[:] = 0.0
+        _add_product(noise, shrink, spread, 1.0)
         passed[:] = shrink @ passed
         by_score[:] = shrink @ by_score
-        noise[:] = shrink @ noise @ shrink
         for j in range(3):
             by_score[j, j] -= eta
             noise[j, j] += variances[k]
