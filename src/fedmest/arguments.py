@@ -218,13 +218,19 @@ def parse_beta(text: str | None) -> tuple[float, ...] | None:
         raise InputError(f"--beta {text!r}: write numbers with commas between them, such as 0.5,-0.5,0.3") from None
 
 
-def parse_sizes(text: str) -> Any:
-    """One number, numbers with commas between them, or a file with a column of them."""
+def listed_sizes(text: str) -> int | list[int] | None:
+    """One number, or numbers with commas between them; None where the text is neither."""
     try:
         found = [int(part.replace("_", "")) for part in text.split(",")]
-        return found if len(found) > 1 else found[0]
     except ValueError:
-        pass
+        return None
+    return found if len(found) > 1 else found[0]
+
+
+def parse_sizes(text: str) -> Any:
+    """The same, or a file with a column of them."""
+    if (found := listed_sizes(text)) is not None:
+        return found
     from fedmest.inputs import read_frame
 
     if not Path(text).suffix:

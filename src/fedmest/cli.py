@@ -263,6 +263,28 @@ def plan(
 
 
 @app.command()
+def explore(
+    port: Annotated[int, typer.Option("--port", metavar="N", help="On this machine (0: any that is free).")] = 0,
+    no_browser: Annotated[bool, flag("--no-browser", help="Print the address and open nothing.")] = False,
+) -> None:
+    """A page for planning a study: sliders, curves, the method to choose. Reads no rows; answers this machine alone."""
+    import webbrowser
+
+    from fedmest.explore.server import Explorer
+
+    with Explorer(port) as explorer:
+        with bar("getting ready"):
+            explorer.warm()
+        print(f"Plan a study at {explorer.url} (Ctrl-C stops)", flush=True)
+        if not no_browser:
+            webbrowser.open(explorer.url)
+        try:
+            explorer.serve_forever()
+        except KeyboardInterrupt:
+            print("stopped")
+
+
+@app.command()
 def audit(
     methods: Annotated[
         list[str] | None, typer.Argument(metavar="[ID]...", show_default=False, help="Methods (default: all).")

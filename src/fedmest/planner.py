@@ -4,7 +4,7 @@ Nothing but public facts enters: sizes, columns, bounds, the budget, and what is
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -94,11 +94,45 @@ class Advice:
     candidates: tuple[Candidate, ...]
     left_out: dict[str, str]
     mu: float
-    pooled: float  # expected error of the pooled fit without privacy
-    lower_bound: float
-    effective_rows: float
     population: Population
     sizes: npt.NDArray[np.int64]
+
+    @property
+    def pooled(self) -> float:
+        """Expected error of the pooled fit without privacy."""
+        return self.population.pooled_error / float(self.sizes.sum())
+
+    @property
+    def lower_bound(self) -> float:
+        return self.lower_bound_at(self.mu)
+
+    def lower_bound_at(self, mu: float) -> float:
+        """What any private method has at least, up to constants; who says zero is no farther off than the truth."""
+        p = self.population
+        rows = p.columns / p.pooled_error  # that one row counts for
+        prior = p.columns / max(p.length(p.truth), 1e-300)
+        return bounds.lower_bound(self.sizes, p.columns, mu, rows, rows, prior)
+
+    @property
+    def effective_rows(self) -> float:
+        return float(bounds.effective_sizes(self.sizes, self.population.columns, self.mu).sum())
+
+    @property
+    def fit_call(self) -> str:
+        """The choice, in Python."""
+        chosen = "".join(f", {name}={value!r}" for name, value in self.best.settings.items())
+        return f"fit(..., method={self.best.method!r}, mu={self.mu:g}{chosen})"
+
+    @property
+    def fit_command(self) -> str:
+        """The choice, for the shell."""
+        chosen = "".join(
+            f" --{name} {value}" if name in WISHES else f" --option {name}={value}"
+            for name, value in self.best.settings.items()
+        )
+        model = self.population.model.name
+        return f"fedmest fit FILE --target COLUMN --site COLUMN --model {model} --method {self.best.method} " \
+               f"--mu {self.mu:g}{chosen}"  # fmt: skip
 
     def as_dict(self) -> dict[str, Any]:
         """Plain numbers and texts, for JSON."""
@@ -159,11 +193,25 @@ def plan(
     >>> advice.best.method, round(advice.best.prediction.mse / advice.pooled, 1)
     ('fedirls', 1.1)
     """
+    case = case_of(sizes, features, model, mu, sites=sites, rounds=rounds, bytes=bytes, bounded=bounded,
+                   intercept=intercept, slopes=slopes, feature_sd=feature_sd, **settings)  # fmt: skip
+    if mse is None and half_width is None:
+        return case.advise(methods)
+    if mse is not None and half_width is not None:
+        raise InputError("give one target, mse or half_width")
+    return _reach(case, methods, mse, half_width)
+
+
+def case_of(
+    sizes: npt.ArrayLike, features: int, model: str = "logistic", mu: float = 2.0, *, sites: int | None = None,
+    rounds: int | None = None, bytes: int | None = None, bounded: bool = False, intercept: float | None = None,
+    slopes: float | None = None, feature_sd: float = 1.0, **settings: Any,
+) -> "Case":  # fmt: skip
+    """The case that arguments of `plan` describe."""
     wishes = _wishes(settings)
     n = _sizes(sizes, sites)
     if isinstance(features, bool) or not isinstance(features, (int, np.integer)) or features < 1:
         raise InputError(f"features={features!r} must be a whole number of at least 1")
-    chosen = model_named(model)
     given = {"intercept": intercept, "slopes": slopes, "feature_sd": feature_sd}
     for name, value in given.items():
         if value is not None and not (isinstance(value, (int, float)) and math.isfinite(value)):
@@ -172,12 +220,17 @@ def plan(
     names = tuple(f"x{j + 1}" for j in range(int(features)))
     declared = dict.fromkeys((*names, "y"), (0.0, 1.0)) if bounded else {}
     facts = Roster(np.array([str(i) for i in range(len(n))], dtype=object), n, names, "y", declared)
-    limits = Limits(rounds, bytes)
-    if mse is None and half_width is None:
-        return advise(facts, chosen, mu, wishes, population, methods, limits)
-    if mse is not None and half_width is not None:
-        raise InputError("give one target, mse or half_width")
-    return _reach(facts, chosen, wishes, population, methods, limits, mse, half_width)
+    return Case(facts, model_named(model), mu, wishes, population, Limits(rounds, bytes))
+
+
+@lru_cache(maxsize=32)
+def _assumed(model: str, columns: int, **given: float | None) -> Population:
+    """Kept, as drawing rows takes longer than the plan for them."""
+    said = {name: float(value) for name, value in given.items() if value is not None}
+    population = replace(Population.typical(model_named(model), columns), **said)  # type: ignore[arg-type]
+    if not (population.feature_sd > 0 and population.slopes >= 0):
+        raise InputError("feature_sd must be positive, and slopes, a length, at least 0")
+    return population
 
 
 @dataclass(frozen=True)
@@ -201,53 +254,90 @@ class Limits:
         return None
 
 
-@lru_cache(maxsize=32)
-def _assumed(model: str, columns: int, **given: float | None) -> Population:
-    """Kept, as drawing rows takes longer than the plan for them."""
-    said = {name: float(value) for name, value in given.items() if value is not None}
-    population = replace(Population.typical(model_named(model), columns), **said)  # type: ignore[arg-type]
-    if not (population.feature_sd > 0 and population.slopes >= 0):
-        raise InputError("feature_sd must be positive, and slopes, a length, at least 0")
-    return population
+@dataclass(frozen=True)
+class Case:
+    """What a plan is for: public facts, a model, a budget, and what is assumed of the rows."""
 
+    facts: Facts
+    model: Model
+    mu: float
+    wishes: Wishes
+    population: Population
+    limits: Limits = Limits()
 
-def advise(
-    facts: Facts, model: Model, mu: float, wishes: Wishes, population: Population | None = None,
-    methods: Sequence[str] | None = None, limits: Limits = Limits(),  # noqa: B008
-) -> Advice:  # fmt: skip
-    """Every method at the settings that suit it best, the best method first."""
-    if wishes.calibration != "certified":
-        raise InputError("a plan is for calibration='certified': what the paper's clipping costs is not predicted")
-    if wishes.participation < 1:
-        raise InputError("a plan is for runs in which every site takes part; leave participation at 1")
-    columns = len(facts.features) + wishes.fit_intercept
-    population = population or Population.typical(model, columns)
-    found: list[Candidate] = []
-    left_out: dict[str, str] = {}
-    for name in methods if methods is not None else [m.id for m in METHODS.values() if m.private and m.takes(model)]:
+    def __post_init__(self) -> None:
+        if self.wishes.calibration != "certified":
+            raise InputError("a plan is for calibration='certified': what the paper's clipping costs is not predicted")
+        if self.wishes.participation < 1:
+            raise InputError("a plan is for runs in which every site takes part; leave participation at 1")
+
+    def advise(self, methods: Sequence[str] | None = None) -> Advice:
+        return self.choose({name: self.tried(name) for name in (self.methods if methods is None else methods)})
+
+    @property
+    def methods(self) -> list[str]:
+        """Those to consider where none are named."""
+        return [m.id for m in METHODS.values() if m.private and m.takes(self.model)]
+
+    def tried(self, method: str) -> Candidate | str:
+        """A method at the settings that suit it best, or why it is left out."""
         try:
-            found.append(_best(facts, model, mu, wishes, population, name, limits))
+            return self._best(method)
         except InputError as reason:
-            left_out[name] = str(reason)
-    if not found:
-        beyond = [f"{name} {fault}" for name, fault in left_out.items() if fault.startswith(BEYOND)]
-        if beyond:
-            raise InputError(f"no method keeps within the limits: {'; '.join(beyond)}; allow more, or declare bounds")
-        raise InputError("; ".join(dict.fromkeys(left_out.values())))
-    found.sort(key=lambda c: c.prediction.mse)
-    within = ERRORS_WORTH * min(c.regret for c in found)
-    asked = wishes.errors not in ("auto", "none")  # then they are worth any error
-    able = [c for c in found if wishes.errors == "none" or (c.earns_errors and (asked or c.regret <= within))] or found
-    least = min(c.regret for c in able)
-    enough = [c for c in able if c.regret <= (1 + TIE) * least]
-    best = min(enough, key=lambda c: c.prediction.rounds)
-    pooled = population.pooled_error / float(facts.sizes.sum())
-    n, scale = facts.sizes.astype(float), columns / (float(facts.sizes.sum()) * pooled)
-    prior = columns / max(population.length(population.truth), 1e-300)  # whoever says zero is no farther off
-    return Advice(
-        best, tuple(found), left_out, mu, pooled, bounds.lower_bound(n, columns, mu, scale, scale, prior),
-        float(bounds.effective_sizes(n, columns, mu).sum()), population, facts.sizes,
-    )  # fmt: skip
+            return str(reason)
+
+    def choose(self, outcomes: Mapping[str, Candidate | str]) -> Advice:
+        """The best of methods that were tried; see `Advice`."""
+        found = [c for c in outcomes.values() if isinstance(c, Candidate)]
+        left_out = {name: why for name, why in outcomes.items() if isinstance(why, str)}
+        if not found:
+            beyond = [f"{name} {fault}" for name, fault in left_out.items() if fault.startswith(BEYOND)]
+            if beyond:
+                raise InputError(f"no method keeps within the limits: {'; '.join(beyond)}; allow more, or declare "
+                                 "bounds")  # fmt: skip
+            raise InputError("; ".join(dict.fromkeys(left_out.values())))
+        found.sort(key=lambda c: c.prediction.mse)
+        wish, within = self.wishes.errors, ERRORS_WORTH * min(c.regret for c in found)
+        asked = wish not in ("auto", "none")  # then they are worth any error
+        able = [c for c in found if wish == "none" or (c.earns_errors and (asked or c.regret <= within))] or found
+        least = min(c.regret for c in able)
+        enough = [c for c in able if c.regret <= (1 + TIE) * least]
+        best = min(enough, key=lambda c: c.prediction.rounds)
+        return Advice(best, tuple(found), left_out, self.mu, self.population, self.facts.sizes)
+
+    def at(self, method: str, settings: dict[str, Any]) -> Candidate:
+        wished = {key: value for key, value in settings.items() if key in WISHES}
+        options = {key: value for key, value in settings.items() if key not in WISHES}
+        terms = Terms.agree(self.facts, self.model, method, self.mu, replace(self.wishes, **wished), options)
+        return Candidate(method, settings, terms, predict(terms, self.population), self.population)
+
+    def _best(self, method: str) -> Candidate:
+        """The settings of least regret, found one option after another, from the defaults on."""
+        kind = method_named(method)
+        unequal = len(np.unique(self.facts.sizes)) > 1
+        free = {"schedule": self.wishes.schedule is None and "eta" in kind.tries,
+                "weights": unequal and math.isfinite(self.mu)}  # fmt: skip
+        tries = {**kind.tries, **{key: values for key, values in TRIED.items() if free[key]}}
+
+        def better(other: Candidate, than: Candidate) -> bool:
+            beyond, beyond_now = (self.limits.fault(c.prediction) is not None for c in (other, than))
+            enough = than.regret * (1 - LEAST_GAIN)
+            if beyond != beyond_now:
+                return beyond_now
+            return other.excess < enough and other.regret < enough  # the first is cheaper to ask for
+
+        best = self.at(method, {})
+        if self.wishes.errors == "auto" and (errors := best.terms.errors).route == "none" and errors.for_sale:
+            best = self.at(method, {"errors": "model"})
+        usual = {**vars(best.terms.method), **vars(best.terms.wishes)}
+        for option, values in tries.items():
+            for value in values:
+                if value != best.settings.get(option, usual[option]):
+                    other = self.at(method, {**best.settings, option: value})
+                    best = other if better(other, best) else best
+        if (fault := self.limits.fault(best.prediction)) is not None:
+            raise InputError(fault)
+        return best
 
 
 def agree(
@@ -258,57 +348,13 @@ def agree(
         if options:
             raise InputError(f"method='auto' chooses options itself; take {', '.join(options)} out, or name a method")
         public = Roster(facts.sites, facts.sizes, facts.features, facts.target_name, facts.bounds)
-        best = advise(public, model, mu, wishes).best.terms
+        population = Population.typical(model, len(facts.features) + wishes.fit_intercept)
+        best = Case(public, model, mu, wishes, population).advise().best.terms
         method, wishes, options = best.method.id, best.wishes, best.options
     return Terms.agree(facts, model, method, mu, wishes, options, seed)
 
 
-def _best(
-    facts: Facts, model: Model, mu: float, wishes: Wishes, population: Population, name: str, limits: Limits
-) -> Candidate:
-    """The settings of least regret, found one option after another, from the defaults on."""
-    kind = method_named(name)
-    unequal = len(np.unique(facts.sizes)) > 1
-    free = {"schedule": wishes.schedule is None and "eta" in kind.tries, "weights": unequal and math.isfinite(mu)}
-    tries = {**kind.tries, **{key: values for key, values in TRIED.items() if free[key]}}
-
-    def at(settings: dict[str, Any]) -> Candidate:
-        return _at(facts, model, mu, wishes, population, name, settings)
-
-    def better(other: Candidate, than: Candidate) -> bool:
-        beyond, beyond_now = (limits.fault(c.prediction) is not None for c in (other, than))
-        enough = than.regret * (1 - LEAST_GAIN)
-        if beyond != beyond_now:
-            return beyond_now
-        return other.excess < enough and other.regret < enough  # the first is cheaper to ask for
-
-    best = at({})
-    if wishes.errors == "auto" and (errors := best.terms.errors).route == "none" and errors.for_sale:
-        best = at({"errors": "model"})
-    usual = {**vars(best.terms.method), **vars(best.terms.wishes)}
-    for option, values in tries.items():
-        for value in values:
-            if value != best.settings.get(option, usual[option]):
-                other = at({**best.settings, option: value})
-                best = other if better(other, best) else best
-    if (fault := limits.fault(best.prediction)) is not None:
-        raise InputError(fault)
-    return best
-
-
-def _at(
-    facts: Facts, model: Model, mu: float, wishes: Wishes, population: Population, name: str, settings: dict[str, Any]
-) -> Candidate:
-    wished = {key: value for key, value in settings.items() if key in WISHES}
-    options = {key: value for key, value in settings.items() if key not in WISHES}
-    terms = Terms.agree(facts, model, name, mu, replace(wishes, **wished), options)
-    return Candidate(name, settings, terms, predict(terms, population), population)
-
-
-def _reach(
-    facts: Facts, model: Model, wishes: Wishes, population: Population, methods: Sequence[str] | None, limits: Limits,
-    mse: float | None, half_width: float | None,
-) -> Advice:  # fmt: skip
+def _reach(case: Case, methods: Sequence[str] | None, mse: float | None, half_width: float | None) -> Advice:
     """The plan with the smallest mu, to three digits, whose best method meets the target."""
     target = mse if mse is not None else half_width
     what = "an MSE" if mse is not None else "a half-width"
@@ -320,9 +366,9 @@ def _reach(
 
     def least(mu: float) -> float:
         """At the settings that suit mu = 2; the plan that comes out is made anew."""
-        return min(missed(_at(facts, model, mu, wishes, population, c.method, c.settings)) for c in able)
+        return min(missed(replace(case, mu=mu).at(c.method, c.settings)) for c in able)
 
-    trial = advise(facts, model, 2.0, wishes, population, methods, limits)
+    trial = replace(case, mu=2.0).advise(methods)
     able = [c for c in trial.candidates if c.earns_errors] or list(trial.candidates)
     if (short := least(LARGEST_MU)) > 1:
         raise InputError(f"{what} of {target:g} is out of reach: with hardly any privacy it is {short * target:.3g} "
@@ -334,7 +380,7 @@ def _reach(
     while True:  # the one to choose may not be the one with the least error
         digits = 2 - math.floor(high / math.log(10))
         mu = math.ceil(math.exp(high) * 10.0**digits) / 10.0**digits
-        advice = advise(facts, model, mu, wishes, population, methods, limits)
+        advice = replace(case, mu=mu).advise(methods)
         if missed(advice.best) <= 1 or mu >= LARGEST_MU:
             return advice
         high += min(0.5 * math.log(missed(advice.best)), 0.5) + 5e-3

@@ -102,33 +102,53 @@ def show_plan(advice: "Advice") -> None:
               f"mu = {advice.mu:g}")  # fmt: skip
     page.print()
     table = plain_table()
-    for head in ("method", "MSE", "/ pooled", "sampling", "privacy", "to go", "bias", "+-", "rounds", "MB", "errors"):
+    for head in PLAN:
         table.add_column(head, justify="left" if head == "method" else "right", no_wrap=True)
-    for c in advice.candidates:
-        p = c.prediction
-        parts = (f"{100 * part / p.mse:.0f} %" for part in (p.sampling, p.privacy, p.optimisation, p.bias))
-        table.add_row(
-            c.method, f"{p.mse:.3g}", f"{p.mse / advice.pooled:.3g}", *parts, f"{c.half_width:.2g}", f"{p.rounds:,}",
-            f"{p.bytes / 1e6:.3g}", "yes" if c.earns_errors else "no",
-        )  # fmt: skip
+    for row in plan_rows(advice):
+        table.add_row(*row)
     page.print(table)
     page.print()
-    best = advice.best
-    chosen = "".join(f", {name}={value!r}" for name, value in best.settings.items())
-    say(page, f"Choose: fit(..., method={best.method!r}, mu={advice.mu:g}{chosen})")
+    say(page, f"Choose: {advice.fit_call}")
     page.print()
-    say(page, "MSE: summed over the coefficients, of features at unit scale; its parts are sampling error, privacy "
-              "noise, what is left of the way from the start, and the bias of averaging. +-: half-width of a 95 % "
-              "interval for a slope. errors: whether standard errors can be expected to hold.")  # fmt: skip
-    say(page, f"The pooled fit without privacy would have {advice.pooled:.3g}. Lower bound for any private method, up "
-              f"to constants: {advice.lower_bound:.3g}. The rows are worth {advice.effective_rows:,.0f} without "
-              "privacy.")  # fmt: skip
-    say(page, f"Assumed of the rows: intercept {assumed.intercept:g}, slopes of length {assumed.slopes:g}, normal "
-              f"features with standard deviation {assumed.feature_sd:g}. No row was read.")  # fmt: skip
-    if best.prediction.mse > assumed.length(assumed.truth):
-        say(page, "This budget buys nothing from so few rows: zero for every coefficient would be closer to the truth.")
-    for name, why in advice.left_out.items():
-        say(page, f"Left out: {name}: {why}")
+    say(page, PLAN_LEGEND)
+    for note in plan_notes(advice):
+        say(page, note)
+
+
+PLAN = ("method", "MSE", "/ pooled", "sampling", "privacy", "to go", "bias", "±", "rounds", "MB", "SE")
+PLAN_LEGEND = (
+    "MSE: summed over the coefficients, of features at unit scale; its parts are sampling error, privacy noise, what "
+    "is left of the way from the start, and the bias of averaging. ±: half-width of a 95 % interval for a slope. "
+    "SE: whether standard errors can be expected to hold."
+)
+
+
+def plan_rows(advice: "Advice") -> list[list[str]]:
+    """One method a row, under the heads of PLAN."""
+    rows = []
+    for c in advice.candidates:
+        p = c.prediction
+        shares = [f"{100 * part / p.mse:.0f} %" for part in (p.sampling, p.privacy, p.optimisation, p.bias)]
+        rows.append([
+            c.method, f"{p.mse:.3g}", f"{p.mse / advice.pooled:.3g}", *shares, f"{c.half_width:.2g}", f"{p.rounds:,}",
+            f"{p.bytes / 1e6:.3g}", "yes" if c.earns_errors else "no",
+        ])  # fmt: skip
+    return rows
+
+
+def plan_notes(advice: "Advice") -> list[str]:
+    """What the table is to be held against, and what was assumed."""
+    assumed = advice.population
+    notes = [
+        f"The pooled fit without privacy would have {advice.pooled:.3g}. Lower bound for any private method, up to "
+        f"constants: {advice.lower_bound:.3g}. The rows are worth {advice.effective_rows:,.0f} without privacy.",
+        f"Assumed of the rows: intercept {assumed.intercept:g}, slopes of length {assumed.slopes:g}, normal features "
+        f"with standard deviation {assumed.feature_sd:g}. No row was read.",
+    ]
+    if advice.best.prediction.mse > assumed.length(assumed.truth):
+        notes.append("This budget buys nothing from so few rows: zero for every coefficient would be closer to the "
+                     "truth.")  # fmt: skip
+    return notes + [f"Left out: {name}: {why}" for name, why in advice.left_out.items()]
 
 
 AUDIT = ("method", "model", "calibration", "claim", "found", "exact", "verdict", "attack")

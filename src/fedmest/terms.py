@@ -274,12 +274,14 @@ class Terms:
         plan, zero = self.plan, np.zeros(self.setting.shape)
         grids = [scales.SIGNED_GRID.size, scales.FINE_BINS + 1][: len(plan.scaling_steps)]
         grids += [SCORE_GRID.size] * len(plan.bound_steps)
-        floats = 0
+        floats, last, size = 0, None, 0
         for number, step in enumerate(plan.steps):
-            groups = len(plan.columns_to_scale) if number < len(plan.scaling_steps) else 1
-            edges = np.empty((groups, grids[number])) if number < len(grids) else None
-            ask = Ask(zero, Clipping(), zero, edges=edges)
-            floats += len(step.sites) * (step.query.reply_size(ask, self.setting.columns) + ask.floats_down)
+            if step.query is not last or number <= len(grids):  # most rounds are like the one before
+                groups = len(plan.columns_to_scale) if number < len(plan.scaling_steps) else 1
+                edges = np.empty((groups, grids[number])) if number < len(grids) else None
+                ask = Ask(zero, Clipping(), zero, edges=edges)
+                last, size = step.query, step.query.reply_size(ask, self.setting.columns) + ask.floats_down
+            floats += len(step.sites) * size
         return floats
 
     def penalty(self, scaling: scales.Scaling) -> Array:

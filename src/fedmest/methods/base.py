@@ -246,6 +246,7 @@ class Method:
     models: ClassVar[tuple[str, ...]] = ()  # regressions by name, or "network"; empty: all regressions
     networks: ClassVar[bool] = False  # takes networks as well
     tries: ClassVar[dict[str, tuple[Any, ...]]] = {}  # values of options that a plan chooses from
+    paces: ClassVar[dict[str, tuple[int, ...]]] = {}  # the option that sets the number of rounds, and values to draw
 
     def schedule(self, s: Setting) -> list[Step]:
         """All rounds with their prices, from public facts alone; prices compose to at most s.mu at every site."""

@@ -25,6 +25,7 @@ class FedAvg(Method):
     samples_sites = True
     networks = True
     tries = {"K": (15, 50), "R": (1, 2)}  # noqa: RUF012
+    paces = {"R": (1, 2, 3, 5)}  # noqa: RUF012
 
     def schedule(self, s: Setting) -> list[Step]:
         shares = step_shares(self.R * self.K, s.schedule, s.damping(self.eta)).reshape(self.R, self.K)

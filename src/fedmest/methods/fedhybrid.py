@@ -30,6 +30,7 @@ class FedHybrid(Method):
     samples_sites = True
     networks = True
     tries = {"K2": (10, 20, 40), "eta": (0.5, 1.0)}  # noqa: RUF012
+    paces = {"K2": (2, 5, 10, 20, 40)}  # noqa: RUF012
 
     @classmethod
     def defaults(cls, calibration: str) -> dict[str, Any]:

@@ -34,6 +34,7 @@ class FedIRLS(Method):
     sends = "noisy gradient and curvature, R times"
     in_paper = False
     tries = {"R": (3, 4, 5), "share_early": (0.2, 0.35, 0.5)}  # noqa: RUF012
+    paces = {"R": (1, 2, 3, 4, 5)}  # noqa: RUF012
 
     def schedule(self, s: Setting) -> list[Step]:
         early = [self.share_early / (self.R - 1)] * (self.R - 1) if self.R > 1 else []

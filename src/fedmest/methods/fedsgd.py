@@ -30,6 +30,7 @@ class FedSGD(Method):
     samples_sites = True
     networks = True
     tries = {"K": (25, 50, 100), "eta": (0.5, 1.0)}  # noqa: RUF012
+    paces = {"K": (5, 10, 25, 50, 100)}  # noqa: RUF012
 
     def schedule(self, s: Setting) -> list[Step]:
         shares = step_shares(self.K, s.schedule, s.damping(self.eta))

@@ -153,9 +153,10 @@ class Poisson(GLM):
     def outcomes(self, eta: Array) -> tuple[Array, Array]:
         from scipy.stats import poisson
 
-        means = self.mean(eta)
+        means = self.mean(eta)[:, None]
         counts = np.arange(poisson.ppf(1 - 1e-7, means.max()) + 1)
-        return np.tile(counts, (len(eta), 1)), np.asarray(poisson.pmf(counts, means[:, None]))
+        chances = np.exp(counts * np.log(np.maximum(means, 1e-300)) - means - gammaln(counts + 1))
+        return np.tile(counts, (len(eta), 1)), np.asarray(chances)
 
     def log_likelihood(self, eta: Array, y: Array) -> float:
         return float((y * eta[:, 0] - self.mean(eta)[:, 0] - gammaln(y + 1)).sum())

@@ -12,7 +12,7 @@ import numpy as np
 from fedmest import __version__
 from fedmest.report.page import bars, bullets, document, forest, section, table, text, trade_off
 from fedmest.result import short
-from fedmest.tables import AUDIT, audit_legend, audit_rows
+from fedmest.tables import AUDIT, PLAN, PLAN_LEGEND, audit_legend, audit_rows, plan_notes, plan_rows
 from fedmest.theory import bounds
 
 if TYPE_CHECKING:
@@ -272,36 +272,18 @@ def compare_page(title: str, results: dict[str, "Result"]) -> str:
 def plan_page(advice: "Advice") -> str:
     """What each method is expected to achieve, and the one to choose."""
     n, assumed, best = advice.sizes, advice.population, advice.best
-    parts = ("sampling", "privacy", "to go", "bias")
-    heads = ["method", "MSE", "over pooled", *parts, "95 % ±", "rounds", "sent", "errors"]
-    rows = []
-    for c in advice.candidates:
-        p = c.prediction
-        shares = [f"{100 * part / p.mse:.0f} %" for part in (p.sampling, p.privacy, p.optimisation, p.bias)]
-        rows.append([c.method, f"{p.mse:.3g}", f"{p.mse / advice.pooled:.3g}", *shares, f"{c.half_width:.2g}",
-                     f"{p.rounds:,}", _bytes(p.bytes), "yes" if c.earns_errors else "no"])  # fmt: skip
-    chosen = "".join(f", {name}={value!r}" for name, value in best.settings.items())
-    finite = [c for c in advice.candidates if math.isfinite(c.prediction.mse)]
-    shown = [
-        (c.method, min(c.prediction.mse / advice.pooled, 10.0), f"{c.prediction.mse / advice.pooled:.3g}")
-        for c in finite
-    ]
-    left = [f"{name}: {why}" for name, why in advice.left_out.items()]
+    over = [(c.method, c.prediction.mse / advice.pooled) for c in advice.candidates]
+    shown = [(method, min(value, 10.0), f"{value:.3g}") for method, value in over if math.isfinite(value)]
     return document(
         f"A plan: {assumed.model.name} regression at {len(n):,} sites",
         text(f"{n.sum():,} rows, {assumed.columns} coefficients, mu = {advice.mu:g}. No row was read.", "small"),
-        section("Choose", f"<pre><code>fit(..., method={best.method!r}, mu={advice.mu:g}{escape(chosen)})</code></pre>",
+        section("Choose", f"<pre><code>{escape(advice.fit_call)}</code></pre>",
                 text(f"Expected error: {best.prediction.mse / advice.pooled:.3g} times that of the pooled fit without "
                      f"privacy; a slope will be known to ± {best.half_width:.2g} (95 %).")),
         section("Every method", text("Mean squared error over that of the pooled fit, bars cut at 10:"),
-                bars(shown, "Expected error of each method over that of the pooled fit"), table(heads, rows, heads[1:]),
-                text(f"The pooled fit would have {advice.pooled:.3g}. Lower bound for any private method, up to "
-                     f"constants: {advice.lower_bound:.3g}. The rows are worth {advice.effective_rows:,.0f} without "
-                     "privacy.", "small")),
-        section("What is assumed of the rows",
-                text(f"Intercept {assumed.intercept:g}, slopes of length {assumed.slopes:g}, normal features with "
-                     f"standard deviation {assumed.feature_sd:g}, at unit scale."),
-                bullets([f"Left out: {item}" for item in left]) if left else ""),
+                bars(shown, "Expected error of each method over that of the pooled fit"),
+                table(PLAN, plan_rows(advice), PLAN[1:]), text(PLAN_LEGEND, "small")),
+        section("How to read it", bullets(plan_notes(advice))),
         text(_versions(), "small"),
     )  # fmt: skip
 

@@ -187,12 +187,13 @@ class Path:
 
 def _groups(sizes: Array, weights: Array) -> list[tuple[float, float, float]]:
     """Sites of like size: their size, the sum of their weights, the sum of their weights' squares."""
-    order = np.argsort(sizes, kind="stable")
+    if (sizes == sizes[0]).all():
+        return [(float(sizes[0]), float(weights.sum()), float((weights**2).sum()))]
     distinct = np.unique(sizes)
     if len(distinct) <= MOST_GROUPS:
         parts = [np.flatnonzero(sizes == n) for n in distinct]
     else:
-        parts = np.array_split(order, MOST_GROUPS)
+        parts = np.array_split(np.argsort(sizes, kind="stable"), MOST_GROUPS)
     return [
         (float(np.exp(np.log(sizes[p]).mean())), float(weights[p].sum()), float((weights[p] ** 2).sum())) for p in parts
     ]

@@ -1,0 +1,1 @@
+"""A page for planning a study before any data is touched: `fedmest explore`."""
