@@ -4,10 +4,12 @@
 """
 
 import os
+import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numba
 import numpy as np
@@ -15,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import fedmest as fm
+from browsing import CHROMIUM, chromium
 from fedmest.federation import Rows, tile_rows
 from fedmest.models import GLM, model_named
 from fedmest.privacy.noise import SeededNoise, site_keys
@@ -33,6 +36,14 @@ BETA = (0.5, -0.5, 0.3, -0.3, 0.2)  # SPEC section 8; the first is the intercept
 SPREAD = {"linear": 1.0, "logistic": 1.0, "poisson": 0.5, "multinomial": 1.0}
 CLASSES = 3
 ALL_MODELS = tuple(SPREAD)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    if (path := shutil.which(CHROMIUM)) is None:
+        pytest.skip("no chromium on this machine")
+    with chromium(path) as started:
+        yield started
 
 
 @dataclass(frozen=True)

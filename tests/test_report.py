@@ -4,8 +4,6 @@ Chromium is Debian's; where there is none the browser's tests are skipped.
 """
 
 import re
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +12,12 @@ import pandas as pd
 import pytest
 
 import fedmest as fm
+from browsing import Visit
 from conftest import one_line, simulate
 from fedmest.cli import main
 from fedmest.report.page import ticks
 from fedmest.report.views import audit_page, compare_page, plan_page
 
-CHROMIUM = shutil.which("chromium")
 NASTY = "<script>document.title='owned'</script>"
 
 
@@ -57,36 +55,11 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 NAMES = ["certified", "without errors", "paper", "not private", "classes", "comparison", "plan", "audit"]
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    if CHROMIUM is None:
-        pytest.skip("no chromium on this machine")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as play:
-        started = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield started
-        started.close()
-
-
-class Visit:
-    """A page that is open, and what the browser had to say of it."""
-
-    def __init__(self, browser: Any, file: Path, width: int = 1000, scheme: str = "light") -> None:
-        self.said: list[str] = []
-        self.asked: list[str] = []
-        self.page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
-        self.page.on("console", lambda message: self.said.append(message.text))
-        self.page.on("pageerror", lambda error: self.said.append(str(error)))
-        self.page.on("request", lambda request: self.asked.append(request.url))
-        self.page.goto(file.as_uri())
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_a_page_opens_without_complaint_and_asks_for_nothing_else(
     browser: Any, written: dict[str, Path], name: str
 ) -> None:
-    visit = Visit(browser, written[name])
+    visit = Visit(browser, written[name].as_uri())
     assert visit.said == []
     assert visit.asked == [written[name].as_uri()]
     assert visit.page.locator("h1").count() == 1
@@ -97,20 +70,14 @@ def test_a_page_opens_without_complaint_and_asks_for_nothing_else(
 def test_nothing_serious_stands_in_the_way_of_keyboard_eyes_or_phone(
     browser: Any, written: dict[str, Path], name: str, scheme: str
 ) -> None:
-    """axe-core, contrast included, on a phone's width; and nothing sticks out of the screen."""
-    from axe_playwright_python.sync_playwright import Axe
-
-    page = Visit(browser, written[name], width=390, scheme=scheme).page
-    found = Axe().run(page).response["violations"]
-    assert [v["id"] for v in found if v["impact"] in ("serious", "critical")] == []
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert Visit(browser, written[name].as_uri(), width=390, scheme=scheme).obstacles() == []
 
 
 def test_the_forest_plot_shows_estimates_where_they_are_and_sampling_error_inside_the_whole(
     browser: Any, written: dict[str, Path]
 ) -> None:
     result = fits()["certified"]
-    page = Visit(browser, written["certified"]).page
+    page = Visit(browser, written["certified"].as_uri()).page
     marks = [m.bounding_box() for m in page.locator(".forest .track b").all()]
     outer = [m.bounding_box() for m in page.locator(".forest .track .pale").all()]
     inner = [m.bounding_box() for m in page.locator(".forest .track .deep").all()]
@@ -123,7 +90,7 @@ def test_the_forest_plot_shows_estimates_where_they_are_and_sampling_error_insid
 
 
 def test_what_is_folded_opens_by_keyboard(browser: Any, written: dict[str, Path]) -> None:
-    page = Visit(browser, written["certified"]).page
+    page = Visit(browser, written["certified"].as_uri()).page
     fold = page.locator("details").first
     for _ in range(10):
         page.keyboard.press("Tab")
@@ -141,7 +108,7 @@ def test_names_are_text_and_nothing_else(browser: Any, tmp_path: Path) -> None:
     )
     file = tmp_path / "nasty.html"
     file.write_text(fm.fit(fed, "logistic", "fednewton", 2.0, seed=1).to_html(), encoding="utf-8")
-    visit = Visit(browser, file)
+    visit = Visit(browser, file.as_uri())
     assert visit.said == []
     assert visit.page.title() == "logistic regression, FedNewton"
     assert visit.page.locator("main", has_text="<script>").count() == 1
@@ -156,7 +123,7 @@ def test_a_page_stays_small_with_many_sites_and_opens_with_ten_thousand(browser:
     assert len(many.encode()) < 100_000
     file = tmp_path / "many.html"
     file.write_text(many, encoding="utf-8")
-    visit = Visit(browser, file)
+    visit = Visit(browser, file.as_uri())
     assert visit.said == []
     told = visit.page.locator("section", has_text="10,000 sites with").inner_text()
     assert sum(int(n.replace(",", "")) for n in re.findall(r"([\d,]+) sites\n?", told.split("cost.")[1])) == 10_000

@@ -5,9 +5,11 @@ import itertools
 import json
 import multiprocessing
 import os
+import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
@@ -35,13 +37,14 @@ class Explorer(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, port: int = 0, processes: int | None = None) -> None:
+        count = processes or min(os.cpu_count() or 1, MOST_PROCESSES)
+        spawn = multiprocessing.get_context("spawn")
+        self.pool = ProcessPoolExecutor(count, spawn, _leave_interrupts) if count > 1 else None
+        self.turn = threading.Lock()
         try:
             super().__init__((HOST, port), Handler)
         except (OSError, OverflowError) as error:
             raise Stopped(f"port {port} cannot be had ({error}); choose another, or leave --port out", 1) from None
-        count = processes or min(os.cpu_count() or 1, MOST_PROCESSES)
-        self.pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn")) if count > 1 else None
-        self.turn = threading.Lock()
 
     @property
     def url(self) -> str:
@@ -49,7 +52,15 @@ class Explorer(ThreadingHTTPServer):
 
     def answers(self, asked: dict[str, str]) -> Iterator[dict[str, Any]]:
         with self.turn:
-            yield from answers(asked, self.pool.map if self.pool is not None else map)
+            yield from answers(asked, self._run)
+
+    def _run(self, work: Callable[[Any], Any], over: Sequence[Any], /) -> list[Any]:
+        if self.pool is not None:
+            try:
+                return list(self.pool.map(work, over))
+            except BrokenProcessPool:
+                self.pool = None  # somebody killed a process; one can do without
+        return list(map(work, over))
 
     def warm(self) -> None:
         """Load whatever compiles, so that the first move of a slider is as quick as the next."""
@@ -60,6 +71,11 @@ class Explorer(ThreadingHTTPServer):
         super().server_close()
         if self.pool is not None:
             self.pool.shutdown(cancel_futures=True)
+
+
+def _leave_interrupts() -> None:
+    """Ctrl-C is for the process that serves."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 class Handler(BaseHTTPRequestHandler):
