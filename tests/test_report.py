@@ -110,7 +110,7 @@ def test_names_are_text_and_nothing_else(browser: Any, tmp_path: Path) -> None:
     file.write_text(fm.fit(fed, "logistic", "fednewton", 2.0, seed=1).to_html(), encoding="utf-8")
     visit = Visit(browser, file.as_uri())
     assert visit.said == []
-    assert visit.page.title() == "logistic regression, FedNewton"
+    assert visit.page.title() == "Logistic regression, FedNewton"
     assert visit.page.locator("main", has_text="<script>").count() == 1
     assert visit.page.locator("script").count() == 0
 
@@ -141,6 +141,10 @@ def test_the_guarantee_comes_first_and_says_what_it_is() -> None:
     assert "read off the data" in paper
     assert "Not private." in plain
     assert "Where the budget went" not in plain
+    both = compare_page("both", {"one": found["certified"], "other": found["not private"]})
+    assert both.index("nobody can be right more often than 84 %") < both.index("Methods")
+    assert "other: this fit is not private" in both
+    assert "with privacy noise" not in plain
     shown = found["certified"]._repr_html_()
     assert shown.startswith("<div")
     assert "2-Gaussian" in shown

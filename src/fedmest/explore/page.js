@@ -116,7 +116,7 @@ function showPlan(told) {
   $("choice").textContent = `Choose ${told.title}`;
   const errors = told.earns_errors ? "with standard errors" : "without standard errors that can be relied on";
   $("expected").textContent = `Expected error: ${told.expected} times that of the pooled fit without privacy; a slope will be `
-    + `known to ± ${told.half_width} (95 %), ${errors}. ${told.rounds} rounds, ${told.megabytes} MB.`;
+    + `known to ±\u00a0${told.half_width} (95 %), ${errors}. ${told.rounds} rounds, ${told.megabytes} MB.`;
   $("command").textContent = told.command;
   $("done").textContent = "";
   $("notes").replaceChildren(...[told.legend, ...told.notes].map((note) => element("li", note)));

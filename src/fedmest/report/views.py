@@ -18,10 +18,15 @@ from fedmest.theory import bounds
 if TYPE_CHECKING:
     from fedmest.auditing import Audit
     from fedmest.planner import Advice
+    from fedmest.privacy.statement import PrivacyReport
     from fedmest.result import Result
 
 MOST_LINES = 60  # of a list of rounds or sites; beyond, groups are shown
 GROUPS = 12
+GAME = (
+    "Suppose that somebody who knows all rows but one, and sees everything that was sent, has to tell whether a "
+    "person's row is in the data or another in its place."
+)
 
 
 # -- of a fit ------------------------------------------------------------------------------------------------
@@ -30,12 +35,17 @@ GROUPS = 12
 def fit_page(result: "Result") -> str:
     """What a board, a data officer and an investigator ask, in that order."""
     return document(
-        f"{result.model.name}{' regression' if result.model.linear else ''}, {result.settings['method_title']}",
+        f"{_capital(result.model.name)}{' regression' if result.model.linear else ''}, "
+        f"{result.settings['method_title']}",
         text(f"{result.settings['n_rows']:,} rows at {result.settings['n_sites']:,} sites, "
              f"{result.communication.rounds} rounds, {result.communication.bytes:,} bytes", "small"),
         _guarantee(result), _coefficients(result), _budget(result), _traffic(result), _sites(result),
         section("Settings, to run it again", _settings(result)),
     )  # fmt: skip
+
+
+def _capital(name: str) -> str:
+    return name[:1].upper() + name[1:]
 
 
 def notebook(result: "Result") -> str:
@@ -52,16 +62,7 @@ def _guarantee(result: "Result") -> str:
     badge = "<span class=good>Certified</span>" if privacy.certified else "<span class=bad>Not certified</span>"
     proved = "every noise follows from a sensitivity that the code proves"
     why = proved if privacy.certified else "for the reasons below"
-    guess = f"{100 * _advantage(privacy.mu):.0f} % of the time"
-    bound = (
-        f"with mu = {privacy.mu:.3g} nobody can be right more often than {guess}" if privacy.certified
-        else f"if the claim of mu = {privacy.mu:.3g} held, nobody could be right more often than {guess}; here "
-        "somebody may be"
-    )  # fmt: skip
-    plain = (
-        "Suppose that somebody who knows all rows but one, and sees everything that was sent, has to tell whether a "
-        f"person's row is in the data or another in its place. A coin would be right half of the time; {bound}."
-    )
+    plain = f"{GAME} A coin would be right half of the time; {_promise(privacy)}."
     caveats = section("Not covered", bullets(privacy.caveats)) if privacy.caveats else ""
     statement = privacy.statement().split(" Not covered:")[0]
     return (
@@ -71,6 +72,16 @@ def _guarantee(result: "Result") -> str:
                 "found at best, against false alarms. The dotted line is guessing.</figcaption></figure>")
         + caveats
     )  # fmt: skip
+
+
+def _promise(privacy: "PrivacyReport") -> str:
+    if math.isinf(privacy.mu):
+        return "this fit is not private: somebody could be right every time"
+    guess = f"{100 * _advantage(privacy.mu):.0f} % of the time"
+    if privacy.certified:
+        return f"with mu = {privacy.mu:.3g} nobody can be right more often than {guess}"
+    claim = f"if the claim of mu = {privacy.mu:.3g} held"
+    return f"{claim}, nobody could be right more often than {guess}; here somebody may be"
 
 
 def _advantage(mu: float) -> float:
@@ -98,7 +109,7 @@ def _coefficients(result: "Result", title: str = "Coefficients") -> str:
             drawn.append(forest(result.names[slopes], result.coefficients[block, slopes], inner[block, slopes],
                                 total[block, slopes], "Estimates with 95 % intervals"))  # fmt: skip
         key = (
-            "95 % intervals" if together
+            "95 % intervals" if together or math.isinf(result.privacy.mu)
             else "95 % intervals:<span class='key deep'></span>sampling error alone<span class='key pale'></span>with "
             "privacy noise"
         )  # fmt: skip
@@ -259,7 +270,8 @@ def compare_page(title: str, results: dict[str, "Result"]) -> str:
     private = [r for r in results.values() if math.isfinite(r.privacy.mu)]
     together = math.sqrt(sum(r.privacy.mu**2 for r in private))
     told = f"Each statement holds for its fit alone; publishing all of them costs mu = {together:.3g} together."
-    parts = [section("Methods", table(heads, rows, heads[1:]), text(told, "small") if len(private) > 1 else "")]
+    promises = bullets([f"{name}: {_promise(r.privacy)}." for name, r in results.items()])
+    parts = [section("What is guaranteed", text(GAME), promises), section("Methods", table(heads, rows, heads[1:]), text(told, "small") if len(private) > 1 else "")]
     for name, result in results.items():
         parts.append(_coefficients(result, result.settings["method_title"]))
         parts.append(_folded(f"what is guaranteed of {name}", text(result.privacy.statement())))
@@ -279,7 +291,7 @@ def plan_page(advice: "Advice") -> str:
         text(f"{n.sum():,} rows, {assumed.columns} coefficients, mu = {advice.mu:g}. No row was read.", "small"),
         section("Choose", f"<pre><code>{escape(advice.fit_call)}</code></pre>",
                 text(f"Expected error: {best.prediction.mse / advice.pooled:.3g} times that of the pooled fit without "
-                     f"privacy; a slope will be known to ± {best.half_width:.2g} (95 %).")),
+                     f"privacy; a slope will be known to ±\N{NO-BREAK SPACE}{best.half_width:.2g} (95 %).")),
         section("Every method", text("Mean squared error over that of the pooled fit, bars cut at 10:"),
                 bars(shown, "Expected error of each method over that of the pooled fit"),
                 table(PLAN, plan_rows(advice), PLAN[1:]), text(PLAN_LEGEND, "small")),
