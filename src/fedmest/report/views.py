@@ -271,7 +271,10 @@ def compare_page(title: str, results: dict[str, "Result"]) -> str:
     together = math.sqrt(sum(r.privacy.mu**2 for r in private))
     told = f"Each statement holds for its fit alone; publishing all of them costs mu = {together:.3g} together."
     promises = bullets([f"{name}: {_promise(r.privacy)}." for name, r in results.items()])
-    parts = [section("What is guaranteed", text(GAME), promises), section("Methods", table(heads, rows, heads[1:]), text(told, "small") if len(private) > 1 else "")]
+    parts = [
+        section("What is guaranteed", text(GAME), promises),
+        section("Methods", table(heads, rows, heads[1:]), text(told, "small") if len(private) > 1 else ""),
+    ]
     for name, result in results.items():
         parts.append(_coefficients(result, result.settings["method_title"]))
         parts.append(_folded(f"what is guaranteed of {name}", text(result.privacy.statement())))
