@@ -270,11 +270,12 @@ def explore(
     """A page for planning a study: sliders, curves, the method to choose. Reads no rows; answers this machine alone."""
     import webbrowser
 
-    from fedmest.explore.server import Explorer
+    with bar("getting ready"):  # the first time, that is to compile
+        from fedmest.explore.server import Explorer
 
-    with Explorer(port) as explorer:
-        with bar("getting ready"):
-            explorer.warm()
+        explorer = Explorer(port)
+        explorer.warm()
+    with explorer:
         print(f"Plan a study at {explorer.url} (Ctrl-C stops)", flush=True)
         if not no_browser:
             webbrowser.open(explorer.url)
