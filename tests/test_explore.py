@@ -123,9 +123,20 @@ def test_curves_are_drawn_where_the_planner_puts_them(browser: Any, address: str
     np.testing.assert_allclose(places, start + slope * np.log(errors), atol=0.2)
     ring = planning.page.locator("#by-mu .ring")
     assert float(ring.get_attribute("cy")) == pytest.approx(start + slope * np.log(advice.best.prediction.mse), abs=0.2)
-    lower = planning.page.locator("#by-mu .ref").nth(1).get_attribute("points").split()
-    lowest = start + slope * np.log([advice.lower_bound_at(mu) for mu in mus])
-    np.testing.assert_allclose([float(p.split(",")[1]) for p in lower], lowest, atol=0.2)
+
+
+def test_the_lower_bound_is_drawn_where_it_is(browser: Any, address: str) -> None:
+    planning = Planning(browser, address)
+    planning.change("sizes", "30")
+    advice = fm.plan(30, 5, "logistic", 2.0, sites=100)
+    pooled, lower, zero = (
+        np.array([float(point.split(",")[1]) for point in line.get_attribute("points").split()])
+        for line in planning.page.locator("#by-mu .ref").all()
+    )
+    errors = [advice.lower_bound_at(mu) for mu in sorted({*MUS, 2.0})]
+    assert errors[0] > 5 * errors[-1]
+    scale = (zero[0] - pooled[0]) / np.log(advice.population.length(advice.population.truth) / advice.pooled)
+    np.testing.assert_allclose(lower, pooled[0] + scale * np.log(np.array(errors) / advice.pooled), atol=0.3)
 
 
 def test_rounds_are_counted_as_a_plan_counts_them() -> None:
