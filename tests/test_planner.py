@@ -12,7 +12,7 @@ from fedmest.cli import main
 from fedmest.errors import InputError
 from fedmest.methods import METHODS, Method
 from fedmest.models import Clipping, model_named
-from fedmest.planner import Advice, advise, agree
+from fedmest.planner import Advice, Case, agree
 from fedmest.simulation import FEATURE_SD, TRUTH, simulate
 from fedmest.terms import Roster, Terms, Wishes
 from fedmest.theory.population import Population
@@ -192,7 +192,7 @@ def test_nothing_of_the_rows_enters() -> None:
     """The planner works from a roster, which holds none; and other rows get the same terms."""
     facts = roster([120] * 30)
     assert not any(isinstance(value, np.ndarray) and value.size > 30 for value in vars(facts).values())
-    chosen = advise(facts, model_named("logistic"), 1.0, Wishes()).best
+    chosen = Case.typical(facts, model_named("logistic"), 1.0, Wishes()).advise().best
     for seed in (1, 2):
         fed = simulate("logistic", [120] * 30, seed)
         result = fm.fit(fed, method="auto", mu=1.0, seed=1)
@@ -201,11 +201,10 @@ def test_nothing_of_the_rows_enters() -> None:
 
 
 def test_auto_hands_the_planner_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fedmest import planner
 
     seen: list[object] = []
-    real = planner.advise
-    monkeypatch.setattr(planner, "advise", lambda facts, *rest: seen.append(facts) or real(facts, *rest))
+    real = Case.advise
+    monkeypatch.setattr(Case, "advise", lambda case: seen.append(case.facts) or real(case))
     fm.fit(simulate("logistic", [120] * 5, 1), method="auto", seed=1)
     assert [type(facts) for facts in seen] == [Roster]
 

@@ -271,6 +271,12 @@ class Case:
         if self.wishes.participation < 1:
             raise InputError("a plan is for runs in which every site takes part; leave participation at 1")
 
+    @staticmethod
+    def typical(facts: Facts, model: Model, mu: float, wishes: Wishes) -> "Case":
+        """With rows as they are assumed where nothing is said of them."""
+        population = Population.typical(model, len(facts.features) + wishes.fit_intercept)
+        return Case(facts, model, mu, wishes, population)
+
     def advise(self, methods: Sequence[str] | None = None) -> Advice:
         return self.choose({name: self.tried(name) for name in (self.methods if methods is None else methods)})
 
@@ -348,8 +354,7 @@ def agree(
         if options:
             raise InputError(f"method='auto' chooses options itself; take {', '.join(options)} out, or name a method")
         public = Roster(facts.sites, facts.sizes, facts.features, facts.target_name, facts.bounds)
-        population = Population.typical(model, len(facts.features) + wishes.fit_intercept)
-        best = Case(public, model, mu, wishes, population).advise().best.terms
+        best = Case.typical(public, model, mu, wishes).advise().best.terms
         method, wishes, options = best.method.id, best.wishes, best.options
     return Terms.agree(facts, model, method, mu, wishes, options, seed)
 
