@@ -220,6 +220,12 @@ def test_the_command_runs(
     assert told == json.loads(json.dumps(fitted.as_dict()))
 
 
+def test_the_command_has_what_was_asked_for() -> None:
+    advice = fm.plan(400, 3, "poisson", 2.0, sites=40, errors="sandwich", fit_intercept=False, methods=["fedirls"])
+    assert advice.fit_command.endswith("--mu 2 --option R=4 --no-intercept --errors sandwich")
+    assert advice.fit_call.endswith("mu=2, R=4, fit_intercept=False, errors='sandwich')")
+
+
 @pytest.mark.parametrize(
     ("field", "value", "words"),
     [

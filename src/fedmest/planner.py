@@ -76,6 +76,12 @@ class Candidate:
         return self.missed <= (TOLERATED if arrives else TOLERATED / 5)
 
     @property
+    def arguments(self) -> dict[str, Any]:
+        """Those of `fit` that are not its defaults, whether the plan chose them or was asked for them."""
+        usual = vars(Wishes().settled(self.terms.model))
+        return {**self.terms.options, **{k: v for k, v in vars(self.terms.wishes).items() if v != usual[k]}}
+
+    @property
     def half_width(self) -> float:
         """Of a 95 % interval for a slope."""
         return NORMAL_95 * math.sqrt(float(self.prediction.variances.sum()))
@@ -120,19 +126,18 @@ class Advice:
     @property
     def fit_call(self) -> str:
         """The choice, in Python."""
-        chosen = "".join(f", {name}={value!r}" for name, value in self.best.settings.items())
+        chosen = "".join(f", {name}={value!r}" for name, value in self.best.arguments.items())
         return f"fit(..., method={self.best.method!r}, mu={self.mu:g}{chosen})"
 
     @property
     def fit_command(self) -> str:
         """The choice, for the shell."""
-        chosen = "".join(
-            f" --{name} {value}" if name in WISHES else f" --option {name}={value}"
-            for name, value in self.best.settings.items()
-        )
-        model = self.population.model.name
-        return f"fedmest fit FILE --target COLUMN --site COLUMN --model {model} --method {self.best.method} " \
-               f"--mu {self.mu:g}{chosen}"  # fmt: skip
+        words = ["fedmest fit FILE --target COLUMN --site COLUMN", f"--model {self.population.model.name}",
+                 f"--method {self.best.method}", f"--mu {self.mu:g}"]  # fmt: skip
+        for name, value in self.best.arguments.items():
+            known = f"--{name} {value}" if name in WISHES else f"--option {name}={value}"
+            words.append("--no-intercept" if name == "fit_intercept" else known)
+        return " ".join(words)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain numbers and texts, for JSON."""
