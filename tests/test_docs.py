@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from functools import partial
 from html.parser import HTMLParser
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from itertools import pairwise
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -53,26 +54,25 @@ INSTEAD = {
     'pip install -e ".[studies]" -c constraints.txt':
         ("", "pip needs a network; .ci/run installs the package with all extras"),
     "fedmest reproduce --scale quick":
-        ("fedmest reproduce logistic-equal --reps 2 --out quick", "five minutes"),
+        ("", "five minutes; tests/test_studies.py::whole, one study with two repetitions"),
     "fedmest reproduce --scale paper --out DIR":
-        ("fedmest reproduce --scale paper --out DIR --list", "forty minutes; its results are in docs/studies"),
+        ("", "forty minutes; tests/test_studies.py::test_the_list_tells_what_there_is_and_runs_nothing, listed only"),
     "fedmest data fetch mnist":
-        ("fedmest data where", "a download; tests/test_data.py::test_mnist_is_fetched_from_openml, from a stand-in"),
+        ("", "a download; tests/test_data.py::test_mnist_is_fetched_from_openml, from a stand-in"),
     "fedmest reproduce mnist --scale paper":
-        ("fedmest reproduce mnist --scale paper --list",
-         "needs the download; tests/test_images.py::test_a_study_of_pixels_runs_from_the_command_to_its_page, on digits"),
+        ("", "hours; tests/test_images.py::test_a_study_of_pixels_runs_from_the_command_to_its_page, on small digits"),
     "fedmest reproduce cnn-samples cnn-clients":
-        ("fedmest reproduce cnn-samples cnn-clients --list",
-         "hours; tests/test_images.py::test_a_network_is_trained_on_mnist_and_scored_on_its_test_images, one cell"),
+        ("", "hours; tests/test_images.py::test_a_network_is_trained_on_mnist_and_scored_on_its_test_images, a cell"),
     "fedmest audit fedsgd --model logistic":
-        ("fedmest audit fedsgd --model logistic --games 1000", "fewer games"),
+        ("fedmest audit fedsgd --model logistic --games 200", "fewer games"),
     "fedmest audit --out audits.jsonl":
-        ("fedmest audit fedirls --model poisson --games 1000 --out audits.jsonl", "an hour"),
+        ("fedmest audit fedirls --model poisson --games 200 --out audits.jsonl", "every method and model: an hour"),
     "fedmest audit fedsgd --model logistic --calibration certified --bound 1 --plot roc.png --report audit.html":
-        ("fedmest audit fedsgd --model logistic --calibration certified --bound 1 --games 1000 --plot roc.png "
+        ("fedmest audit fedsgd --model logistic --calibration certified --bound 1 --games 200 --plot roc.png "
          "--report audit.html", "fewer games"),
     "fedmest audit fedsgd --model logistic --observer public --games 2000":
-        ("fedmest audit fedsgd --model logistic --observer public --games 20", "every game is a fit"),
+        ("fedmest audit fedsgd --model logistic --observer public --games 100 --calibration certified --option K=5",
+         "every game is a fit"),
 }  # fmt: skip
 
 
@@ -132,7 +132,7 @@ RUN = [page for page in PAGES if any(block.runs for block in blocks_of(page))]
 def shown(page: str, text: str | None = None) -> dict[int, Block]:
     """The output blocks of a page, by the line of the block that has to print them."""
     blocks = blocks_of(page, text)
-    return {above.line: block for above, block in zip(blocks, blocks[1:], strict=False) if block.language == "output"}
+    return {above.line: block for above, block in pairwise(blocks) if block.language == "output"}
 
 
 # -- a page, run ---------------------------------------------------------------------------------------------
@@ -197,6 +197,227 @@ def main(page: str, into: str | None = None) -> None:
         os.chdir(folder)
         (ROOT / page).write_text(refreshed(page, play(page)), encoding="utf-8")
         os.chdir(ROOT)
+
+
+
+# -- tests of pages ------------------------------------------------------------------------------------------
+
+
+def test_every_block_is_run_or_listed() -> None:
+    """Blocks in a language that nobody knows here, too: a drawing has to be listed as one."""
+    strangers = [
+        f"{block.page}, line {block.line}: {block.language}" for block in ALL
+        if not block.runs and block.language != "output" and block.name not in ELSEWHERE
+    ]  # fmt: skip
+    assert strangers == []
+
+
+def test_every_output_stands_below_a_block_that_is_run() -> None:
+    for page in PAGES:
+        blocks = blocks_of(page)
+        for above, block in zip([None, *blocks], blocks, strict=False):
+            if block.language == "output":
+                assert above is not None and above.runs, f"{page}, line {block.line}"
+
+
+def test_nothing_is_listed_that_is_no_longer_there() -> None:
+    assert set(ELSEWHERE) <= {block.name for block in ALL}
+    lines = {bare(line) for block in ALL if block.language in SHELL for line in block.text.splitlines()}
+    assert set(INSTEAD) <= lines
+
+
+def test_who_is_said_to_run_a_block_is_there() -> None:
+    reasons = [*ELSEWHERE.values(), *(why for _, why in INSTEAD.values())]
+    named = [found for why in reasons for found in re.findall(r"(tests/\w+\.py)::(\w+)", why)]
+    assert len(named) == 6
+    for file, test in named:
+        assert f"def {test}(" in (ROOT / file).read_text(encoding="utf-8"), f"{file}::{test}"
+    assert 'pip install -e "\\.\\[test\\]"' in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def played(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, "Future[dict[int, str]]"]]:
+    """The pages whose tests were asked for, two at a time."""
+
+    def run(page: str, folder: Path) -> dict[int, str]:
+        into = folder / "printed.json"
+        command = [sys.executable, __file__, page, str(into)]
+        environment = {**os.environ, "NUMBA_NUM_THREADS": "1"}
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=900)
+        assert done.returncode == 0, done.stderr
+        return {int(line): text for line, text in json.loads(into.read_text(encoding="utf-8")).items()}
+
+    asked = [item.callspec.params["page"] for item in request.session.items
+             if getattr(item, "originalname", "") == test_a_page_runs_and_prints_what_it_says.__name__]  # fmt: skip
+    with ThreadPoolExecutor(2) as pool:
+        folders = {page: tmp_path_factory.mktemp(re.sub(r"\W+", "-", page)) for page in asked}
+        yield {page: pool.submit(run, page, folder) for page, folder in folders.items()}
+
+
+@pytest.mark.parametrize("page", RUN)
+def test_a_page_runs_and_prints_what_it_says(played: dict[str, "Future[dict[int, str]]"], page: str) -> None:
+    printed = played[page].result()
+    for above, block in shown(page).items():
+        message = f"{page}, line {block.line}: `python tests/test_docs.py {page}` writes what is printed now"
+        assert same(printed[above]) == same(block.text), message
+
+
+NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?")
+
+
+@pytest.mark.parametrize("page", ["docs/tutorial.md", "docs/ethics-board.md", "docs/add-a-method.md"])
+def test_numbers_in_the_text_are_in_the_blocks_as_well(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    blocks = {number for block in blocks_of(page) for number in NUMBER.findall(block.text)}
+    prose = re.sub(r"(?ms)^```.*?^```$|`[^`]*`|\]\([^)]*\)", "", text)
+    prose = prose.replace("Dong, Roth and Su 2022", "").replace("L2", "").replace("Phi^-1", "").replace("mu / 2", "")
+    assert [number for number in NUMBER.findall(prose) if number.rstrip(",") not in blocks] == []
+
+
+def test_the_picture_of_the_trade_off_is_what_its_script_draws() -> None:
+    """And the script draws what mu allows: points of the curves, read off the picture, lie where theory has them."""
+    from scipy.stats import norm
+
+    script = runpy.run_path(str(ROOT / "docs" / "images" / "trade_off.py"))
+    picture = (ROOT / "docs" / "images" / "trade-off.svg").read_text(encoding="utf-8")
+    assert script["draw"]() == picture
+    curves = [line for line in re.findall(r'<polyline points="([^"]*)"', picture) if line.count(" ") > 100]
+    assert len(curves) == len(script["CURVES"])
+    for mu, line in zip(script["CURVES"], curves, strict=True):
+        x, y = np.array([point.split(",") for point in line.split()], dtype=float).T
+        alarms, found = (x - script["LEFT"]) / script["SIZE"], 1 - (y - script["TOP"]) / script["SIZE"]
+        drawn = (alarms > 0.02) & (alarms < 0.98)  # at the ends a tenth of a pixel is much
+        assert drawn.sum() > 30
+        np.testing.assert_allclose(found[drawn], norm.cdf(norm.ppf(alarms[drawn]) + mu), atol=0.003)
+
+
+# -- tests of the site ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The built site, and what was said while it was built."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}  # the theme's advertisement of its successor
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return folder, done.stdout + done.stderr
+
+
+def test_the_site_is_built_without_a_warning(site: tuple[Path, str]) -> None:
+    folder, said = site
+    assert re.findall("(?i)warning|error", said) == []
+    assert "Documentation built" in said
+    pages = [page.removeprefix("docs/").replace("README", "index") for page in PAGES[1:]]
+    assert [page for page in pages if not (folder / page).with_suffix(".html").is_file()] == []
+
+
+def test_the_reference_has_what_is_public(site: tuple[Path, str]) -> None:
+    import fedmest
+
+    text = (site[0] / "reference.html").read_text(encoding="utf-8")
+    names = {f"fedmest.{name}" for name in fedmest.__all__ if name.upper() != name}
+    wanted = names | {
+        "fedmest.methods.Method", "fedmest.queries.Query", "fedmest.models.Model", "fedmest.FederatedLinearRegression",
+        "fedmest.FederatedLogisticRegression", "fedmest.FederatedPoissonRegressor", "fedmest.privacy.gdp.compose",
+        "fedmest.theory.bounds.lower_bound",
+    }  # fmt: skip
+    assert {name for name in wanted if f'id="{name}"' not in text} == set()
+    assert "every site's rows are protected by mu-Gaussian differential privacy" in text  # a docstring
+    assert "&gt;&gt;&gt;" in text and "<blockquote>" not in text  # examples are code
+
+
+class Loads(HTMLParser):
+    """Addresses that a browser fetches by itself."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attributes}
+        self.found += [given[name] for name in ("src", "srcset", "poster", "data") if name in given and tag != "a"]
+        if tag in ("link", "use", "image"):
+            self.found += [given[name] for name in ("href", "xlink:href") if name in given]
+
+    def handle_data(self, data: str) -> None:
+        if self.lasttag == "style":
+            self.found += in_style(data)
+
+
+def in_style(text: str) -> list[str]:
+    return re.findall(r"""(?:@import\s+|url\(\s*)["']?(https?:[^"')\s;]*|//[^"')\s;]*)""", text)
+
+
+def elsewhere(address: str) -> bool:
+    return address.startswith(("http:", "https:", "//"))
+
+
+def test_what_a_page_loads_is_seen() -> None:
+    seen = Loads("<link rel=preconnect href=https://a><script src='//b'></script><style>@import 'https://c';</style>"
+                 "<p style='color:red'>https://no</p><a href=https://no>x</a>")  # fmt: skip
+    assert [address for address in seen.found if elsewhere(address)] == ["https://a", "//b", "https://c"]
+
+
+def test_no_page_loads_anything_from_elsewhere(site: tuple[Path, str]) -> None:
+    pages = sorted(site[0].rglob("*.html"))
+    assert len(pages) >= 15
+    for page in pages:
+        seen = Loads(page.read_text(encoding="utf-8"))
+        assert len(seen.found) > 0
+        assert [address for address in seen.found if elsewhere(address)] == [], page
+    for style in site[0].rglob("*.css"):
+        assert in_style(style.read_text(encoding="utf-8")) == [], style
+
+
+def test_links_between_pages_lead_somewhere(site: tuple[Path, str]) -> None:
+    """mkdocs looks at those in Markdown; these are all that were built."""
+    for page in site[0].rglob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        for address in re.findall(r'(?:href|src)="([^"#:]+)(?:#[^"]*)?"', text):
+            if page.name != "404.html":
+                assert (page.parent / address).exists(), (page, address)
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def address(site: tuple[Path, str]) -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(site[0]))) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_a_browser_asks_nobody_else_and_finds_words(address: str) -> None:
+    """Scripts included: the search is tried, too."""
+    if CHROMIUM is None:
+        pytest.skip("no chromium on this machine")
+    from playwright.sync_api import sync_playwright
+
+    asked: list[str] = []
+    said: list[str] = []
+    with sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_page()
+        page.on("request", lambda request: asked.append(request.url))
+        page.on("console", lambda message: said.append(message.text))
+        page.on("pageerror", lambda error: said.append(str(error)))
+        for name in ("index", "tutorial", "ethics-board", "reference"):
+            page.goto(f"{address}/{name}.html")
+            assert page.locator("h1").count() == 1
+        page.locator("input.md-search__input").fill("ledger")
+        page.locator(".md-search-result__link").first.wait_for()
+        browser.close()
+    assert [url for url in asked if not url.startswith((address, "data:", "blob:"))] == []
+    assert said == []
 
 
 if __name__ == "__main__":
