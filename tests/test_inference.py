@@ -227,6 +227,46 @@ def test_a_curvature_must_be_twice_its_noise() -> None:
         _inverse(curvature, 0.08, None)  # noise of 0.16
 
 
+def test_a_last_step_that_was_too_long_earns_none() -> None:
+    """Small sites wander far in their local steps, and one Newton step does not bring their average home."""
+    fed = simulate("poisson", [50] * 400, seed=1)
+    pooled = fm.fit(fed, "poisson", "np-pooled")
+    result = fm.fit(fed, "poisson", "fednewton", mu=2.0, seed=0)
+    assert np.abs((result.theta - pooled.theta) / pooled.bse).max() > 5
+    assert result.uncertainty.total is None
+    assert "the last Newton step was so long" in result.how_sure()
+    assert fm.fit(fed, "poisson", "fedirls", mu=2.0, seed=0).uncertainty.total is not None
+    linear = simulate("linear", [50] * 400, seed=1)  # curvature is the same everywhere: one step is enough
+    assert fm.fit(linear, "linear", "fedirls", mu=4.0, R=1, errors="model", seed=0).uncertainty.total is not None
+
+
+@pytest.mark.parametrize("model", ["logistic", "poisson"])
+def test_a_newton_step_misses_by_about_what_is_feared(model: str) -> None:
+    X = np.column_stack([np.ones(20_000), np.random.default_rng(3).standard_normal((20_000, 4))])
+    truth, ways = np.array([0.3, 0.4, -0.3, 0.2, 0.1]), np.random.default_rng(4).standard_normal((30, 5))
+    mean = {"logistic": lambda t: 1 / (1 + np.exp(-X @ t)), "poisson": lambda t: np.exp(X @ t)}[model]
+
+    def curvature(theta: np.ndarray) -> np.ndarray:
+        means = mean(theta)
+        return X.T @ ((means * (1 - means) if model == "logistic" else means)[:, None] * X) / len(X)
+
+    ratios = []
+    for way in 0.2 * ways / np.linalg.norm(ways, axis=1)[:, None]:
+        start = truth + way
+        step = np.linalg.solve(curvature(start), X.T @ (mean(start) - mean(truth)) / len(X))
+        miss = start - step - truth
+        path = Linearised(curvature(start), np.eye(5), start - step, start, [])
+        path.stepped = True
+        squared = float(miss @ path.curvature @ miss)
+        bend = model_named(model).bend / float(path.curvature[0, 0])
+        unit = np.linalg.inv(path.curvature) / 5  # a covariance that is one in the norm of the curvature
+        path.check_straight(100 * squared * unit, bend)  # a variance of a hundred times the miss would hide it
+        with pytest.raises(Unearned):
+            path.check_straight(squared * unit, bend)
+        ratios.append(squared / ((step @ path.curvature @ step) ** 2 * bend / 4))
+    assert 0.1 < np.median(ratios) < 3, ratios
+
+
 def test_averages_earn_them_only_where_their_bias_is_small() -> None:
     small = fm.fit(simulate("logistic", [60] * 40, seed=1), method="fedavg", mu=2.0, seed=1, scaling="none")
     assert "bias of averaging" in none_for(small)

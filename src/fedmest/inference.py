@@ -121,6 +121,9 @@ def _linear(
         middle = scores if route == "sandwich" and scores is not None else max(dispersion, 0.0) * bare
         sampling = _positive(per_row * path.by_score @ middle @ path.by_score.T)
     path.check_arrival(theta, np.diag(sampling) + np.diag(path.privacy))
+    typical = float(bare[0, 0]) if terms.intercept else 0.0  # mean over rows: the intercept's feature is one
+    bend = terms.model.bend / max(terms.model.typical_curvature, typical)
+    path.check_straight(sampling + path.privacy, bend)
     return Uncertainty(sampling, path.privacy, route, freedom)
 
 
@@ -190,6 +193,7 @@ class Linearised:
         self.privacy = np.zeros((size, size))
         self.by_score = np.zeros((size, size))
         self.passed = np.eye(size)  # what is left of an error at the start
+        self.stepped = False  # by Newton, at the end
 
     def gradient(self, step: Step, eta: float) -> None:
         record = self.records[id(step)]
@@ -211,7 +215,7 @@ class Linearised:
         shaken = self._noise(step, 1) / 2 * (np.trace(square) * np.eye(len(square)) + square)
         within = self._noise(step, 0) * np.eye(len(square)) + shaken
         self.privacy = self.inverse @ within @ self.inverse
-        self.by_score, self.passed = -self.inverse, np.zeros_like(square)
+        self.by_score, self.passed, self.stepped = -self.inverse, np.zeros_like(square), True
 
     def moments(self, step: Step) -> None:
         square = np.outer(self.theta, self.theta)
@@ -230,6 +234,23 @@ class Linearised:
             raise Unearned(
                 f"no standard errors: the steps end {math.sqrt(share):.1f} standard errors short of where they lead, "
                 "and intervals would miss it; take more steps (K) or longer ones (eta), or use method='fednewton'"
+            )
+
+    def check_straight(self, covariance: Array, bend: float) -> None:
+        """A Newton step d misses by about H^-1 T[d, d] / 2, T being how curvature H changes with theta.
+
+        With v for a row's curvature and v r for its change, x'd has a mean square of d'Hd / v, and the miss, in the
+        norm of H, a square of the size of (d'Hd)^2 r^2 / (4 v). `bend` is r^2 / v.
+        """
+        if not self.stepped:
+            return
+        missed = float(self.direction @ self.curvature @ self.direction) ** 2 * bend / 4
+        share = missed / max(float(np.trace(self.curvature @ covariance)), 1e-300)
+        if share > TOLERATED_ONCE:
+            raise Unearned(
+                "no standard errors: the last Newton step was so long that curvature changed on its way, by a bias "
+                f"that may be, squared, {100 * share:.0f} % of the variance; use method='fedirls', more of its rounds "
+                "(R), a larger mu, or narrower bounds"
             )
 
     def _shrink(self, eta: float) -> None:

@@ -46,6 +46,7 @@ class Model:
     typical_curvature: ClassVar[float]  # of the loss, features of unit scale; a public guess that sets schedules
     bound_quantile: ClassVar[float] = 0.9  # of the scores at the start: where a privately bought bound is put
     stretch: ClassVar[float] = 1.0  # of that bound, where the model may be wrong and what is cut leans on it
+    bend: ClassVar[float] = 0.25  # how much a row's curvature changes with its predictor, over itself, squared
     scales_target: ClassVar[bool] = False
     dispersion_known: ClassVar[bool] = True  # the model says how far responses lie from their mean
     curvature_cap: ClassVar[float | None] = None  # times z z' (`features`) bounds a row's curvature at every theta

@@ -35,6 +35,7 @@ class Linear(GLM):
     residual = staticmethod(_residual)
     curvature = staticmethod(_curvature)
     typical_curvature = 1.0
+    bend = 0.0
     scales_target = True
     dispersion_known = False
 

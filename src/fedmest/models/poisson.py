@@ -138,6 +138,7 @@ class Poisson(GLM):
     residual = staticmethod(_residual)
     curvature = staticmethod(_curvature)
     typical_curvature = 0.3
+    bend = 1.0
     stretch = 3.0  # what is given back for cut scores is the Poisson distribution's; counts may have longer tails
 
     def target(self, federation: Federation) -> Array:
