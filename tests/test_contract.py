@@ -13,7 +13,7 @@ import pytest
 
 import fedmest as fm
 from conftest import ALL_MODELS, CLASSES, Simulated, simulate
-from fedmest.methods import METHODS, Setting
+from fedmest.methods import METHODS, Setting, Step
 from fedmest.models import model_named
 
 SIZES = (70, 90, 150, 110, 100, 131)
@@ -238,3 +238,16 @@ def test_sites_of_one_row_and_sites_with_fewer_rows_than_coefficients_take_part(
         result = run(case.fed, model, method, **settings)
         assert np.isfinite(result.theta).all()
         assert result.privacy.mu == pytest.approx(3.0)
+
+
+def test_no_schedule_may_announce_more_than_was_agreed(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Spender(METHODS["fedsgd"]):  # type: ignore[misc]
+        id = "spender"
+
+        def schedule(self, s: Setting) -> list[Step]:
+            return super().schedule(dataclasses.replace(s, mu=1.001 * s.mu))  # type: ignore[no-any-return]
+
+    monkeypatch.setitem(METHODS, Spender.id, Spender)
+    fed = simulate("logistic", 3, 40).fed
+    with pytest.raises(RuntimeError, match=r"announces releases that cost mu = 2\.002, more than the 2 of this run"):
+        fm.fit(fed, "logistic", "spender", 2.0, bound=1.0, scaling="none", seed=1)

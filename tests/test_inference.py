@@ -358,6 +358,12 @@ def test_intervals_for_means_take_frames_and_follow_the_link() -> None:
     assert found.to_numpy().min() > 0 and found.to_numpy().max() < 1
 
 
+def test_intervals_for_means_keep_the_names_of_rows() -> None:
+    result = fm.fit(simulate("logistic", [400] * 10, seed=1), "logistic", "fedirls", 4.0, seed=1)
+    rows = pd.DataFrame(np.eye(4)[:2], columns=["x1", "x2", "x3", "x4"], index=["Anna", "Bo"])
+    assert list(result.predict_interval(rows).index) == ["Anna", "Bo"]
+
+
 def test_a_ridge_is_in_the_curvature_and_not_in_the_scores() -> None:
     fed = simulate("logistic", [300] * 3, seed=4)
     X, ridge = fed.design(), 0.3

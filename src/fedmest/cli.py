@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+import typer.core
 
 from fedmest import tables
 from fedmest.arguments import (
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from fedmest.result import Result
     from fedmest.studies.runner import Done
 
+typer.core.HAS_RICH = False  # else help escapes brackets for a markup that is switched off
 app = typer.Typer(
     name="fedmest", add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
     help="Differentially private regression over rows that stay at their sites.",

@@ -115,6 +115,7 @@ def carry_out(
     checkpoint: Checkpoint | None = None,
 ) -> Result:
     """Scales, then the bound, then the method, all along one schedule; whoever the engine asks."""
+    terms.check_spending()
     plan, setting, model, wishes = terms.plan, terms.setting, terms.model, terms.wishes
     server = Server(
         setting, plan.steps, engine.answer, Clipping(setting.clip), np.zeros(setting.shape), on_round=progress,

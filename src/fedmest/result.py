@@ -175,7 +175,8 @@ class Result:
         eta = design @ self.coefficients[0]
         reach = self.uncertainty.quantile(level) * np.sqrt(np.einsum("ij,jk,ik->i", design, self.cov, design))
         ends = {"mean": eta, "lower": eta - reach, "upper": eta + reach}
-        return pd.DataFrame({name: self.model.mean(end) for name, end in ends.items()})
+        index = X.index if isinstance(X, pd.DataFrame) else None
+        return pd.DataFrame({name: self.model.mean(end) for name, end in ends.items()}, index=index)
 
     def summary(self) -> str:
         """Coefficients, the settings that matter, and the privacy statement."""

@@ -23,6 +23,7 @@ from fedmest.models import CLIPS, Clipping, Model, model_named
 from fedmest.privacy.budget import SCHEDULES, split
 from fedmest.privacy.gdp import Array
 from fedmest.privacy.noise import LOCAL_STEPS
+from fedmest.privacy.statement import paid
 from fedmest.queries import Ask, Descent, Moments, NewtonParts, Spread
 from fedmest.queries.histogram import SCORE_GRID, Histogram, quantile
 
@@ -267,6 +268,21 @@ class Terms:
         if math.isfinite(s.mu) and max(len(plan.steps), longest) > MOST_STEPS:
             raise InputError(f"a private run takes at most {MOST_STEPS} rounds and {MOST_STEPS} local steps a round")
         return plan
+
+    def check_spending(self) -> None:
+        """No schedule may announce more than was agreed, whoever wrote its method."""
+        if math.isinf(self.mu):
+            return
+        releases = (
+            (release.part, step.mus[k], step.sites)
+            for step in self.plan.steps for k, release in enumerate(step.query.releases())
+        )  # fmt: skip
+        spent = math.sqrt(float(paid(releases, len(self.facts.sizes)).max()))
+        if not spent <= self.mu * (1 + 1e-9):
+            raise RuntimeError(
+                f"method {self.method.id!r} announces releases that cost mu = {spent:.4g}, more than the {self.mu:.4g} "
+                "of this run; its schedule must keep within the mu of the setting"
+            )
 
     @cached_property
     def floats(self) -> int:

@@ -1,7 +1,7 @@
 """What a run guarantees, from the record of the run: per-release prices, totals, caveats, one paragraph in words."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -108,11 +108,7 @@ def account(releases: tuple[ReleaseRecord, ...], n_sites: int) -> tuple[float, d
     """
     if any(np.isinf(r.mu).any() for r in releases):
         return math.inf, {}
-    halves = np.zeros((2, n_sites))
-    for r in releases:
-        for k, name in enumerate(("first", "second")):
-            if r.part in ("all", name):
-                halves[k, r.sites] += r.mu**2
+    halves = paid(((r.part, r.mu, r.sites) for r in releases), n_sites)
     _, site = np.unravel_index(int(halves.argmax()), halves.shape)
     total = float(halves.max())
     purposes: dict[str, float] = {}
@@ -125,3 +121,13 @@ def account(releases: tuple[ReleaseRecord, ...], n_sites: int) -> tuple[float, d
                 purpose += f" ({r.part} half of the rows)"
             purposes[purpose] = purposes.get(purpose, 0.0) + price / total
     return math.sqrt(total), purposes
+
+
+def paid(releases: Iterable[tuple[str, Array, npt.NDArray[np.int64]]], n_sites: int) -> Array:
+    """mu^2 that rows of each site's two halves pay for releases: of which part, at which prices, by whom."""
+    halves = np.zeros((2, n_sites))
+    for part, mu, sites in releases:
+        for k, name in enumerate(("first", "second")):
+            if part in ("all", name):
+                halves[k, slice(None) if len(sites) == n_sites else sites] += mu**2
+    return halves
