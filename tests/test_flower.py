@@ -18,7 +18,7 @@ import pytest
 
 import fedmest as fm
 from fedmest import demo
-from fedmest.deploy import FAULT, RESULT
+from fedmest.deploy import FAULT, PAGE, RESULT
 from fedmest.site.ledger import Ledger, Records
 
 pytest.importorskip("flwr")
@@ -158,6 +158,7 @@ def hospitals(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Sites,
 def result_of(config: dict[str, Any], done: Any) -> dict[str, Any]:
     path = Path(config["folder"]) / RESULT
     assert path.exists(), done.log
+    assert "What is guaranteed" in path.with_name(PAGE).read_text(encoding="utf-8")
     return dict(json.loads(path.read_text()))
 
 

@@ -19,7 +19,7 @@ from fedmest import demo, inputs
 from fedmest.errors import InputError
 from fedmest.proposal import Proposal
 
-RESULT, FAULT = "result.json", "fault.txt"  # what a run leaves in its folder
+RESULT, PAGE, FAULT = "result.json", "result.html", "fault.txt"  # what a run leaves in its folder
 FIRST_PORT = 8000  # the SuperLink's; sites on the same machine take the next ones
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 

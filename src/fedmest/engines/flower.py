@@ -16,7 +16,7 @@ from typing import Any
 from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
-from fedmest.deploy import FAULT, RESULT
+from fedmest.deploy import FAULT, PAGE, RESULT
 from fedmest.engines.remote import TooFewSites, run_study
 from fedmest.errors import InputError
 from fedmest.inputs import read_toml
@@ -129,6 +129,7 @@ def serve(grid: Grid, context: Context) -> None:
         (folder / FAULT).write_text(f"{fault}\n", encoding="utf-8")
         log.error("stopped", extra={"facts": {"why": str(fault)}})
         raise RuntimeError(str(fault)) from None  # so that Flower calls the run failed, at once
+    (folder / PAGE).write_text(result.to_html(), encoding="utf-8")
     content = {**result.as_dict(), "summary": result.summary()}
     (folder / RESULT).write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8")
 
