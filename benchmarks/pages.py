@@ -62,18 +62,27 @@ def moves(count: int) -> None:
             page.fill("#sites", "1000")
             page.wait_for_timeout(2000)
             for slider in SLIDERS:
-                part = [_move(page, slider, "PageUp" if k % 2 else "PageDown") for k in range(count)]
+                part = page.evaluate(MOVE, [slider, count])
                 times += part
                 _row(model, slider, part)
             _row(model, "all", times)
 
 
-def _move(page: Any, slider: str, key: str) -> list[float]:
-    done = int(page.get_attribute("#timing", "data-count"))
-    page.focus(f"#{slider}-slider")
-    page.keyboard.press(key)
-    page.wait_for_selector(f"#timing[data-count='{done + 1}']")
-    return [float(page.get_attribute("#timing", f"data-{name}")) for name in ("answered", "drawn")]
+MOVE = """([id, count]) => new Promise((done) => {
+  const slider = document.getElementById(`${id}-slider`), timing = document.getElementById("timing");
+  const start = Number(slider.value), times = [];
+  const move = () => {
+    slider.value = Math.max(0, start - 40 * (1 + times.length % 2));
+    slider.dispatchEvent(new Event("input"));
+  };
+  const watch = new MutationObserver(() => {
+    times.push([Number(timing.dataset.answered), Number(timing.dataset.drawn)]);
+    if (times.length < count) setTimeout(move, 50);
+    else { watch.disconnect(); done(times); }
+  });
+  watch.observe(timing, { attributeFilter: ["data-count"] });
+  move();
+})"""  # in the page itself: a driver that looks every few milliseconds would slow it down
 
 
 def _row(model: str, slider: str, times: list[list[float]]) -> None:

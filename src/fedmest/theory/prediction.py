@@ -175,7 +175,9 @@ class Path:
         """The same for steps with one release each: at once where they differ in nothing but their prices."""
         first = steps[0]
         if math.isinf(self.clipping.bound) or any(
-            step.query != first.query or step.weights is not first.weights or step.mus.size > 1 for step in steps
+            (step.query is not first.query and step.query != first.query)
+            or step.weights is not first.weights or step.mus.size > 1
+            for step in steps
         ):
             return np.concatenate([self._noise(step) for step in steps])
         mus = np.concatenate([step.mus for step in steps])[:, 0]
