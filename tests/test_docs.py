@@ -12,7 +12,6 @@ import json
 import os
 import re
 import runpy
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -32,9 +31,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from browsing import Visit
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ("README.md", *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")))
-CHROMIUM = shutil.which("chromium")
 SHELL = ("", "bash")  # a block without a language is for the shell
 
 # Blocks that are not run here, by their first line: who runs them, or what they are.
@@ -164,7 +164,7 @@ def play(page: str) -> dict[int, str]:
 def provide() -> None:
     """The files that the README takes for granted."""
     rng = np.random.default_rng(1)
-    rows = 1800
+    rows = 6000
     frame = pd.DataFrame({
         "hospital": rng.choice(["hill", "lake", "north", "south"], rows), "age": rng.integers(18, 96, rows),
         "sex": rng.choice(["f", "m"], rows), "smoker": rng.integers(0, 2, rows),
@@ -396,28 +396,15 @@ def address(site: tuple[Path, str]) -> Iterator[str]:
         server.shutdown()
 
 
-def test_a_browser_asks_nobody_else_and_finds_words(address: str) -> None:
+def test_a_browser_asks_nobody_else_and_finds_words(browser: Any, address: str) -> None:
     """Scripts included: the search is tried, too."""
-    if CHROMIUM is None:
-        pytest.skip("no chromium on this machine")
-    from playwright.sync_api import sync_playwright
-
-    asked: list[str] = []
-    said: list[str] = []
-    with sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        page = browser.new_page()
-        page.on("request", lambda request: asked.append(request.url))
-        page.on("console", lambda message: said.append(message.text))
-        page.on("pageerror", lambda error: said.append(str(error)))
-        for name in ("index", "tutorial", "ethics-board", "reference"):
-            page.goto(f"{address}/{name}.html")
-            assert page.locator("h1").count() == 1
-        page.locator("input.md-search__input").fill("ledger")
-        page.locator(".md-search-result__link").first.wait_for()
-        browser.close()
-    assert [url for url in asked if not url.startswith((address, "data:", "blob:"))] == []
-    assert said == []
+    for name in ("index", "tutorial", "ethics-board", "reference"):
+        visit = Visit(browser, f"{address}/{name}.html")
+        assert visit.page.locator("h1").count() == 1
+        visit.page.locator("input.md-search__input").fill("ledger")
+        visit.page.locator(".md-search-result__link").first.wait_for()
+        assert [url for url in visit.asked if not url.startswith((address, "data:", "blob:"))] == []
+        assert visit.said == []
 
 
 if __name__ == "__main__":

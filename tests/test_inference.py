@@ -280,7 +280,7 @@ def test_averages_earn_them_only_where_their_bias_is_small() -> None:
 
 
 @pytest.mark.parametrize(("settings", "reason"), [
-    ({"method": "scaffold", "errors": "model"}, "not written down"),
+    ({"method": "scaffold", "errors": "model"}, "not worked out"),
     ({"method": "fedsgd", "errors": "sites"}, "20 sites"),
     ({"method": "fedirls", "errors": "sites"}, "20 sites"),
     ({"method": "fednewton", "calibration": "paper", "errors": "model"}, "certified"),

@@ -258,7 +258,7 @@ class Method:
 
     def propagate(self, moves: Moves, steps: Sequence[Step]) -> None:
         """Tell the moves of `run`, one by one: what predictions, plans and standard errors are made of."""
-        raise NotTraced("its error cannot be predicted: what its moves do to noise is not worked out")
+        raise NotTraced("what its moves do to noise is not worked out")
 
     def untraced(self, steps: Sequence[Step]) -> str | None:
         """Why `propagate` has nothing to tell, if so; found out before anything is spent."""
