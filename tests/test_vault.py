@@ -18,6 +18,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -921,6 +922,18 @@ def test_a_trick_is_refused_with_a_reason_and_costs_and_tells_nothing(attacked: 
     assert len(reply) < 700
     assert (attacked / "ledger.sqlite").read_bytes() == before
     assert time.monotonic() - started < 20  # a hundredth of a second on an idle machine
+
+
+def test_a_schedule_that_costs_more_than_was_agreed_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the site would allow as much: a method that is installed here may be wrong."""
+    real = METHODS["fedsgd"].schedule
+    monkeypatch.setattr(METHODS["fedsgd"], "schedule", lambda self, s: real(self, replace(s, mu=1.5 * s.mu)))
+    vault = Vault(Policy.read(write_site(folder, "a", FRAMES["a"], **ALLOWED)))
+    head, values = read(vault.answer(opening(mu=2.0)))
+    assert "method 'fedsgd' announces releases that cost mu = 2." in head["refused"] and values is None
+    monkeypatch.undo()
+    assert "refused" not in read(vault.answer(opening(mu=2.0)))[0]
+    vault.close()
 
 
 def test_a_subnormal_theta_is_answered_as_any_other(attacked: Path) -> None:

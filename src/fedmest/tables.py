@@ -245,8 +245,8 @@ def show_claims(outcome: "Outcome", folder: Path, as_json: bool) -> None:
     if outcome.computed:
         say(page, f"{outcome.computed:,} cells were computed in {outcome.wall / 60:.1f} minutes, "
                   f"{outcome.computed / outcome.wall:.2f} a second.")  # fmt: skip
-    say(page, f"{outcome.cells:,} cells, {outcome.seconds / 60:.1f} minutes of core time. Figures, evidence, reasons: "
-              f"{folder / 'index.html'}")  # fmt: skip
+    say(page, f"{outcome.cells:,} cells, {outcome.seconds / 60:.1f} minutes added up by the clock. Figures, evidence, "
+              f"reasons: {folder / 'index.html'}")  # fmt: skip
     if outcome.left_out:
         say(page, f"{outcome.left_out:,} stored cells belong to other settings of these studies and were left out.")
 

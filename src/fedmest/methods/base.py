@@ -219,7 +219,7 @@ class Moves(Protocol):
 
 
 class NotTraced(InputError):
-    """How noise becomes error is not written down for this method, or for these options."""
+    """What the moves of this method do to noise is not worked out, or not for these options."""
 
 
 class _Deaf:

@@ -225,7 +225,10 @@ class Vault:
             odd = sorted(set(design.bounds.items()) ^ set(facts.bounds.items()))[0][0]
             there, here = facts.bounds.get(odd), design.bounds.get(odd)
             raise Refused(f"the range of {odd!r} is {there} in the terms and {here} at this site")
-        terms.plan  # noqa: B018 -- whoever cannot be scheduled is refused now
+        try:
+            terms.check_spending()  # whoever cannot be scheduled is refused now, too
+        except RuntimeError as fault:
+            raise Refused(str(fault)) from None
         return terms, int(places[0])
 
     # -- rounds -----------------------------------------------------------------------------------------------

@@ -175,6 +175,7 @@ def _settings(outcome: "Outcome", plan: "Plan") -> str:
     tools = ", ".join(f"{name} {version(name)}" for name in ("numpy", "numba", "scipy"))
     return (
         f"<code>fedmest reproduce {' '.join(outcome.errors)}{plan.flags()}</code>, fedmest {__version__} "
-        f"with {tools}. {html.escape(told)}. {outcome.cells:,} cells, {outcome.seconds / 60:,.0f} minutes of core "
-        "time. All fits are in <code>results.parquet</code>, means and standard errors in <code>summary.csv</code>."
+        f"with {tools}. {html.escape(told)}. {outcome.cells:,} cells, {outcome.seconds / 60:,.0f} minutes, "
+        "added up over cells by the clock. All fits are in <code>results.parquet</code>, means and standard errors in "
+        "<code>summary.csv</code>."
     )

@@ -90,7 +90,7 @@ class Outcome:
 
     errors: dict[str, Errors]
     findings: list[Finding]
-    seconds: float  # core time of all cells that went into it
+    seconds: float  # by the clock, of all cells that went into it
     cells: int
     left_out: int  # stored cells of these studies under other settings
     computed: int = 0  # cells of this call; the others were there
