@@ -23,12 +23,18 @@ import pandas as pd
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 import fedmest as fm
 from conftest import simulate
-from fedmest.deploy import RESULT
-from fedmest.site.ledger import Ledger, Records
+from fedmest.server.project import RESULT
+from fedmest.site.ledger import Ledger, LedgerReader
 from flower_network import FlowerNetwork, wait_until
 
-APP = Path(__file__).parent.parent / "src/fedmest/templates/project/app__pyproject.toml"
-SERVE = [sys.executable, "-c", "import sys; from fedmest.cli import main; sys.exit(main())", "site", "serve"]
+APP = Path(__file__).parent.parent / "src/fedmest/server/templates/project/app__pyproject.toml"
+SERVE = [
+    sys.executable,
+    "-c",
+    "import sys; from fedmest.interface.cli.main import main; sys.exit(main())",
+    "site",
+    "serve",
+]
 CALM = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "1"}  # Flower's default; many sites share these two cores
 FEATURES = [f"x{j}" for j in range(1, 6)]
 COLUMNS = {**{x: {"low": -6.0, "high": 6.0} for x in FEATURES}, "y": {"low": 0.0, "high": 1.0, "whole": True}}
@@ -36,7 +42,7 @@ COLUMNS = {**{x: {"low": -6.0, "high": 6.0} for x in FEATURES}, "y": {"low": 0.0
 
 @contextmanager
 def sites(count: int, rows: int) -> Iterator[tuple[Path, FlowerNetwork, fm.Federation]]:
-    """Simulated logistic rows at so many vaults, and a network between them."""
+    """Simulated logistic rows at `count` vaults, and a network between them."""
     made = simulate("logistic", count, rows, d=6, seed=1)
     design = np.clip(made.fed.design()[:, 1:], -6, 6)
     names = np.repeat([f"s{i:02d}" for i in range(count)], rows)
@@ -95,11 +101,11 @@ def resident(pid: int) -> float:
 def load(count: int = 16) -> None:
     with sites(count, 200) as (folder, network, _):
         result = run(folder, network, count, "fedsgd", K=9)
-        rounds = result["settings"]["network"]["rounds"]
+        rounds = result["network"]["rounds"]
         seconds = [r["seconds"] for r in rounds]
         entries = 0
         for name in network.sites:
-            with Records(folder / name / "ledger.sqlite") as records:
+            with LedgerReader(folder / name / "ledger.sqlite") as records:
                 entries += sum(1 for _ in records.entries())
         logs = [json.loads(line) for name in network.sites for line in (folder / name / "vault.log").open()]
         released = [line for line in logs if line["event"] == "released"]
@@ -108,24 +114,24 @@ def load(count: int = 16) -> None:
         nodes = [network._processes[name].pid for name in network.sites]
         print(f"\n{count} SuperNodes, {len(rounds)} rounds\n\n| | |\n|---|---|")
         span = f"{np.median(seconds):.1f} ({min(seconds):.1f}, {max(seconds):.1f})"
-        print(f"| seconds a round, median (least, most) | {span} |")
+        print(f"| seconds per round, median (least, most) | {span} |")
         print(f"| whole run, with start and two rounds of greetings, seconds | {result['seconds']:.0f} |")
         print(f"| replies used, ledger entries | {answered}, {entries} |")
         print(f"| query and secure noise at a site, ms, median | {np.median(compute):.2f} |")
         print(f"| ledger, ms, median | {np.median(ledger):.2f} |")
         share = (np.median(compute) + np.median(ledger)) / 1e3 / np.median(seconds)
         print(f"| both, of a round | {100 * share:.2f} % |")
-        print(f"| SuperNode, MB a site | {np.mean([resident(pid) for pid in nodes]):.0f} |")
+        print(f"| SuperNode, MB per site | {np.mean([resident(pid) for pid in nodes]):.0f} |")
 
 
 def methods(count: int = 3) -> None:
     with sites(count, 2000) as (folder, network, federation):
-        pooled = fm.fit(federation, "logistic", "np-pooled").theta
+        pooled = fm.fit(federation, "logistic", "np-pooled").coef_matrix[0]
         print(f"\n{count} sites of 2,000 rows, mu = 2\n")
-        print("| method | rounds | seconds | seconds a round | distance from the pooled fit |\n|---|---|---|---|---|")
+        print("| method | rounds | seconds | seconds per round | distance from the pooled fit |\n|---|---|---|---|---|")
         for method in ("fednewton", "fedavg", "fedhybrid", "fedsgd"):
             result = run(folder, network, count, method)
-            own = [r["seconds"] for r in result["settings"]["network"]["rounds"]]
+            own = [r["seconds"] for r in result["network"]["rounds"]]
             away = float(np.linalg.norm(np.array(list(result["coefficients"].values())) - pooled))
             seconds = f"{result['seconds']:.0f} | {np.median(own):.1f}"
             print(f"| {method} | {len(own)} | {seconds} | {away:.3f} |", flush=True)

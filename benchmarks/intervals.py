@@ -3,8 +3,8 @@
     python benchmarks/intervals.py [--runs 500] [--workers 2] [--method auto] [--rows KIND] [--mu MU]
 
 100 sites, 40,000 rows, d = 5. Sizes are equal or lognormal (log-sd 0.8). In the overdispersed cells counts are negative
-binomial with variance lambda + lambda^2 / 2, the model fitted is Poisson, and errors="sandwich"; the pooled fit beside
-it has sandwich errors, too. The method is what `fm.plan` chooses for the cell, once, from public facts. Coverage is of
+binomial with variance lambda + lambda^2 / 2, the model fitted is Poisson, and cov_type="robust"; the pooled fit beside
+it has robust errors, too. The method is what `fm.plan` chooses for the cell, once, from public facts. Coverage is of
 all five coefficients in all runs; its standard error is over runs. "worst" is the coefficient farthest from 95 %.
 """
 
@@ -18,8 +18,8 @@ import numpy as np
 from joblib import Parallel, delayed
 
 import fedmest as fm
-from fedmest.federation import Federation
-from fedmest.simulation import FEATURE_SD, TRUTH, simulate
+from fedmest.data.federation import Federation
+from fedmest.models.simulate import TRUTH, simulate, usual_feature_sd
 
 SITES, ROWS = 100, 40_000
 CELLS = [
@@ -41,7 +41,7 @@ def rows(kind: str, sizes: list[int], seed: list[int]) -> Federation:
     if kind != "overdispersed":
         return simulate(kind, sizes, seed)
     rng = np.random.default_rng(seed)
-    X = FEATURE_SD["poisson"] * rng.standard_normal((sum(sizes), len(TRUTH) - 1))
+    X = usual_feature_sd("poisson") * rng.standard_normal((sum(sizes), len(TRUTH) - 1))
     means = np.exp(TRUTH[0] + X @ TRUTH[1:])
     y = rng.poisson(means * rng.gamma(2.0, 0.5, len(means))).astype(float)
     return Federation.from_arrays(X, y, np.repeat(np.arange(len(sizes)), sizes))
@@ -51,14 +51,14 @@ def runs(cell: tuple[str, str, float], method: str, settings: dict[str, object],
     """Covered or not (runs, d), the two widths summed (runs, 2), and whether there was an interval."""
     kind, shape, mu = cell
     model = "logistic" if kind == "logistic" else "poisson"
-    errors = "sandwich" if kind == "overdispersed" else "auto"
+    cov_type = "robust" if kind == "overdispersed" else "auto"
     sizes = site_sizes(shape)
     out = np.full((last - first, len(TRUTH) + 2), np.nan)
     for r in range(first, last):
         fed = rows(kind, sizes, [77, CELLS.index(cell) // 3, r])
-        pooled = fm.fit(fed, model, "np-pooled", scaling="none", errors=errors)
-        result = fm.fit(fed, model, method, mu, scaling="none", seed=r, **{"errors": errors, **settings})  # type: ignore[arg-type]
-        if result.uncertainty.total is None:
+        pooled = fm.fit(fed, model, "np-pooled", scaling="none", cov_type=cov_type)
+        result = fm.fit(fed, model, method, mu, scaling="none", seed=r, **{"cov_type": cov_type, **settings})  # type: ignore[arg-type]
+        if result.covariance.total is None:
             continue
         interval = result.conf_int().to_numpy()
         out[r - first, : len(TRUTH)] = (interval[:, 0] <= TRUTH) & (interval[:, 1] >= TRUTH)
@@ -84,21 +84,19 @@ def main() -> None:
             model = "logistic" if kind == "logistic" else "poisson"
             method, settings = given.method, {}
             if method == "auto":
-                errors = "sandwich" if kind == "overdispersed" else "auto"
-                best = fm.plan(site_sizes(shape), 4, model, mu, scaling="none", errors=errors).best
+                cov_type = "robust" if kind == "overdispersed" else "auto"
+                best = fm.plan(site_sizes(shape), 4, model, mu, scaling="none", cov_type=cov_type).best
                 method, settings = best.method, best.settings
             edges = np.linspace(0, given.runs, 4 * given.workers + 1).astype(int)
-            found = np.concatenate(
-                pool(delayed(runs)(cell, method, settings, a, b) for a, b in pairwise(edges))
-            )
+            found = np.concatenate(pool(delayed(runs)(cell, method, settings, a, b) for a, b in pairwise(edges)))
             kept = found[~np.isnan(found[:, 0])]
             covered, widths = 100 * kept[:, : len(TRUTH)], kept[:, -2:]
             by_run, by_coefficient = covered.mean(axis=1), covered.mean(axis=0)
             worst = by_coefficient[np.argmax(np.abs(by_coefficient - 95))]
             inside += 93 <= by_run.mean() <= 97
-            told = f"{method} {settings}" if settings else method
+            name = f"{method} {settings}" if settings else method
             print(
-                f"| {kind} | {shape} | {mu:g} | {told} | {by_run.mean():.1f} ± {by_run.std() / len(kept) ** 0.5:.1f} | "
+                f"| {kind} | {shape} | {mu:g} | {name} | {by_run.mean():.1f} ± {by_run.std() / len(kept) ** 0.5:.1f} | "
                 f"{worst:.1f} | {widths[:, 0].mean() / widths[:, 1].mean():.3f} | {len(found) - len(kept)} |",
                 flush=True,
             )

@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.func import functional_call, grad, vmap
 
-from fedmest.models.network import Network, cifar_net, mnist_net
+from fedmest.models.grad_sample import GradSampleNetwork, cifar_net, mnist_net
 
 try:
     from opacus import GradSampleModule
@@ -45,12 +45,12 @@ def contenders(name: str) -> dict[str, Callable[[], np.ndarray]]:
     rng = np.random.default_rng(0)
     x = rng.standard_normal((rows, *shape)).astype(np.float32)
     y = rng.integers(0, 10, rows)
-    net = Network(build(), shape)
+    net = GradSampleNetwork(build(), shape)
     theta = net.initial(0)
     images, labels = torch.from_numpy(x), torch.from_numpy(y)
 
     def module() -> nn.Sequential:
-        other = Network(build(), shape)
+        other = GradSampleNetwork(build(), shape)
         other.set(theta)
         return other.layers
 

@@ -24,7 +24,7 @@ import numpy as np
 import fedmest as fm
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
-PROGRAM = [sys.executable, "-c", "import sys; from fedmest.cli import main; sys.exit(main())"]
+PROGRAM = [sys.executable, "-c", "import sys; from fedmest.interface.cli.main import main; sys.exit(main())"]
 DESKTOP, PHONE = {"width": 1240, "height": 900}, {"width": 390, "height": 844}
 SLIDERS = ("mu", "sites", "sizes", "features", "rounds")
 

@@ -178,7 +178,7 @@ def fedmest_worker(data: str, rounds: Sequence[int], repeats: int, version: str)
             scaling="none",
             seed=1,
         )
-        return np.asarray(result.theta)
+        return np.asarray(result.coef_matrix[0])
 
     return measure(fit, rounds, repeats, version)
 

@@ -3,7 +3,7 @@
     python benchmarks/planning.py simulate [--out planning.jsonl] [--workers 2]   # resumes; about two core-hours
     python benchmarks/planning.py report [--out planning.jsonl]                   # prints the tables
 
-The grid: logistic and Poisson; 20, 100, 1000 sites; 50, 300, 2000 rows a site; mu 0.5, 2, 6; d = 5. On every data set
+The grid: logistic and Poisson; 20, 100, 1000 sites; 50, 300, 2000 rows per site; mu 0.5, 2, 6; d = 5. On every data set
 run NP-Pooled, the methods at the certified defaults, the paper's four at their defaults under both calibrations, and
 what `fm.plan` chooses from sizes, columns and mu alone. Repetitions: 60 up to 30,000 rows, 40 up to 300,000, 8 beyond.
 
@@ -24,14 +24,14 @@ import numpy as np
 from joblib import Parallel, delayed
 
 import fedmest as fm
+from fedmest.inference.population import Population
 from fedmest.models import model_named
-from fedmest.simulation import FEATURE_SD, TRUTH, simulate
-from fedmest.terms import Roster, Terms, Wishes
-from fedmest.theory.population import Population
-from fedmest.theory.prediction import predict
+from fedmest.models.simulate import TRUTH, simulate, usual_feature_sd
+from fedmest.runs.settings import Settings
+from fedmest.runs.spec import PublicFacts, RunSpec
 
-Setting = tuple[str, int, int, float]
-GRID: list[Setting] = [
+Point = tuple[str, int, int, float]
+GRID: list[Point] = [
     (model, m, n, mu)
     for n in (50, 300, 2000)
     for m in (20, 100, 1000)
@@ -42,14 +42,14 @@ PAPER = ("fedsgd", "fedavg", "fedhybrid", "fednewton")
 LABELS = ("np-pooled", *PAPER, "fedirls", *(f"{method} (paper)" for method in PAPER), "auto")
 
 
-def repetitions(setting: Setting) -> int:
-    rows = setting[1] * setting[2]
+def repetitions(point: Point) -> int:
+    rows = point[1] * point[2]
     return 60 if rows <= 30_000 else 40 if rows <= 300_000 else 8
 
 
-def run(setting: Setting, label: str) -> dict[str, object]:
+def run(point: Point, label: str) -> dict[str, object]:
     """Squared errors of one estimator at one point of the grid."""
-    model, m, n, mu = setting
+    model, m, n, mu = point
     method, settings = label, {}
     if label.endswith("(paper)"):
         method, settings = label.split()[0], {"calibration": "paper"}
@@ -57,14 +57,14 @@ def run(setting: Setting, label: str) -> dict[str, object]:
         best = fm.plan([n] * m, 4, model, mu, scaling="none").best
         method, settings = best.method, best.settings
     errors = []
-    for r in range(repetitions(setting)):
+    for r in range(repetitions(point)):
         fed = simulate(model, [n] * m, seed=[11, m, n, r])
         try:
-            theta = fm.fit(fed, model, method, mu, scaling="none", seed=r, **settings).theta
+            theta = fm.fit(fed, model, method, mu, scaling="none", seed=r, **settings).coef_matrix[0]
             errors.append(float(np.sum((theta - TRUTH) ** 2)))
-        except fm.InputError:  # steps that run away
+        except (fm.InputError, fm.ConvergenceError):  # steps that run away
             errors.append(math.inf)
-    return {"setting": setting, "label": label, "errors": errors, "method": method, "settings": settings}
+    return {"setting": point, "label": label, "errors": errors, "method": method, "settings": settings}
 
 
 def stored(path: Path) -> Iterator[dict[str, object]]:
@@ -81,16 +81,18 @@ def simulate_all(path: Path, workers: int) -> None:
             file.flush()
 
 
-def predicted(setting: Setting, method: str) -> float:
-    model, m, n, mu = setting
+def predicted(point: Point, method: str) -> float:
+    model, m, n, mu = point
     kind = model_named(model)
-    population = Population(kind, 5, float(TRUTH[0]), float(np.linalg.norm(TRUTH[1:])), FEATURE_SD[model])
-    facts = Roster(np.array([str(i) for i in range(m)], dtype=object), np.full(m, n), ("a", "b", "c", "d"), "y", {})
-    return predict(Terms.agree(facts, kind, method, mu, Wishes(scaling="none"), {}), population).mse
+    population = Population(kind, 5, float(TRUTH[0]), float(np.linalg.norm(TRUTH[1:])), usual_feature_sd(model))
+    facts = PublicFacts(
+        np.array([str(i) for i in range(m)], dtype=object), np.full(m, n), ("a", "b", "c", "d"), "y", {}
+    )
+    return RunSpec.create(facts, kind, method, mu, Settings(scaling="none"), {}).predict(population).mse
 
 
 def report(path: Path) -> None:
-    found: dict[Setting, dict[str, dict[str, object]]] = {}
+    found: dict[Point, dict[str, dict[str, object]]] = {}
     for entry in stored(path):
         found.setdefault(tuple(entry["setting"]), {})[str(entry["label"])] = entry  # type: ignore[arg-type]
     whole = {s: found[s] for s in GRID if s in found and len(found[s]) == len(LABELS)}
@@ -99,18 +101,18 @@ def report(path: Path) -> None:
     print("| model | m | n | mu | pooled | " + " | ".join(shown) + " | the plan's choice | over the best |")
     print("|---" * (7 + len(shown)) + "|")
     ratios, choices = {method: [] for method in shown}, []
-    for setting, entries in whole.items():
+    for point, entries in whole.items():
         mse = {label: float(np.mean(e["errors"])) for label, e in entries.items()}  # type: ignore[arg-type]
         cells = []
         for method in shown:
-            ratio = predicted(setting, method) / mse[method]
+            ratio = predicted(point, method) / mse[method]
             ratios[method].append(ratio)
             cells.append(f"{mse[method]:.2e} ({ratio:.2f})" + ("" if 1 / 1.5 <= ratio <= 1.5 else " **miss**"))
         choices.append(mse["auto"] / min(mse[method] for method in shown))
         auto = entries["auto"]
-        told = " ".join([str(auto["method"]), *(f"{k}={v}" for k, v in auto["settings"].items())])  # type: ignore[attr-defined]
-        print(f"| {setting[0]} | {setting[1]} | {setting[2]} | {setting[3]:g} | {mse['np-pooled']:.2e} | "
-              + " | ".join(cells) + f" | {told}: {mse['auto']:.2e} | {choices[-1]:.2f} |")  # fmt: skip
+        chosen = " ".join([str(auto["method"]), *(f"{k}={v}" for k, v in auto["settings"].items())])  # type: ignore[attr-defined]
+        print(f"| {point[0]} | {point[1]} | {point[2]} | {point[3]:g} | {mse['np-pooled']:.2e} | "
+              + " | ".join(cells) + f" | {chosen}: {mse['auto']:.2e} | {choices[-1]:.2f} |")  # fmt: skip
     four = np.concatenate([ratios[method] for method in PAPER])
     print(f"\nPredicted within a factor 1.5: {100 * within(four):.1f} % of {len(four)} (the paper's four methods)"
           + "".join(f", {method} {100 * within(np.array(ratios[method])):.0f} %" for method in shown))  # fmt: skip

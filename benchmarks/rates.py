@@ -7,11 +7,11 @@ Logistic model of the studies (d = 5), certified calibration, `scaling="none"`. 
 source of error should rule: sampling (mu = 100), or privacy: mu of a few hundredths and sites of thousands of rows, so
 that noise is most of the error and yet a site's own noise does not drown what it fits.
 
-Bounds are those of `fedmest.theory.bounds`, with constants from the model as far as they can be had:
+Bounds are those of `fedmest.inference.rates`, with constants from the model as far as they can be had:
 - Sigma = H (logistic), H the expected Hessian at the truth, tau1 its least eigenvalue, from 400,000 drawn rows;
 - tau2 = 1 / (2 eta), the least for which the theorem on FedSGD allows our eta;
-- B: the 0.97 quantile of score norms at zero, about what certified fits buy. Fits are given it as a public bound, since
-  the histogram that buys it often fails with so small a mu; it does not grow with N as the theorems' B does.
+- B: the 0.97 quantile of score norms at zero, about what fits estimate privately. They are given it as a public
+  clip norm, since the histogram for it often fails with so small a mu; it does not grow with N as the theorems' B does.
   C_B = 2 B / sqrt(L): noise is proportional to 2 B, whose 2 the theorems lose. FedNewton has 4 sqrt(2) B / tau1 for B;
 - FedAvg's C: bias and sampling error stand in the bound as they do in truth without privacy, that is, as the squared
   first-order bias of a local fit (Cox and Snell 1968) and trace(H^-1) / N;
@@ -31,9 +31,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 import fedmest as fm
-from fedmest.privacy.gdp import Array
-from fedmest.simulation import TRUTH, simulate
-from fedmest.theory import bounds
+from fedmest.core.typing import FloatArray
+from fedmest.inference import rates
+from fedmest.models.simulate import TRUTH, simulate
 
 ETA = 1.0
 OPTIONS: dict[str, dict[str, float]] = {  # steps enough that what is left of the way does not show: (1 - eta tau1)^80
@@ -58,7 +58,7 @@ class Sweep:
     points: tuple[Point, ...]
 
     @property
-    def x(self) -> Array:
+    def x(self) -> FloatArray:
         number = {"n": 1, "m": 0, "μ": 2}[self.varies[0]]
         return np.log([point[number] for point in self.points])
 
@@ -75,15 +75,15 @@ SWEEPS = (
 )
 
 
-def errors(sweep: Sweep, reps: int, bound: float) -> dict[str, Array]:
-    """Squared error summed over coefficients: a row a repetition, a column a point; all methods see the same rows."""
+def errors(sweep: Sweep, reps: int, clip_norm: float) -> dict[str, FloatArray]:
+    """Squared error summed over coefficients: repetitions by points; all methods see the same rows."""
     out = {method: np.zeros((reps, len(sweep.points))) for method in OPTIONS}
     for r in range(reps):
         for k, (m, n, mu) in enumerate(sweep.points):
             fed = simulate("logistic", [n] * m, [m, n, r])
             for method, options in OPTIONS.items():
-                result = fm.fit(fed, "logistic", method, mu, bound=bound, scaling="none", seed=r, **options)  # type: ignore[arg-type]
-                out[method][r, k] = np.sum((result.theta - TRUTH) ** 2)
+                result = fm.fit(fed, "logistic", method, mu, clip_norm=clip_norm, scaling="none", seed=r, **options)  # type: ignore[arg-type]
+                out[method][r, k] = np.sum((result.coef_matrix[0] - TRUTH) ** 2)
     return out
 
 
@@ -115,19 +115,19 @@ class Facts:
     def upper(self, method: str, point: Point) -> float:
         (m, n, mu), d = point, len(TRUTH)
         sizes, C_B = [n] * m, 2 * self.B / math.sqrt(max(d, math.log(m * n)))
-        c = bounds.Constants(self.tau1, 1 / (2 * ETA), self.trace / d, C_B)
+        c = rates.Constants(self.tau1, 1 / (2 * ETA), self.trace / d, C_B)
         if method == "fedsgd":
-            return bounds.fedsgd(sizes, d, mu, c)
+            return rates.fedsgd(sizes, d, mu, c)
         if method == "fedhybrid":
-            return bounds.fedhybrid(sizes, d, mu, c)
+            return rates.fedhybrid(sizes, d, mu, c)
         if method == "fedavg":
             slack = 16 * self.trace / self.tau1**2 / self.inverse_trace
             c = replace(c, C=slack * (self.bias / self.trace) ** 2)
-            return bounds.fedavg(sizes, d, mu, OPTIONS[method]["K"], int(OPTIONS[method]["R"]), c)
-        return bounds.fednewton(sizes, d, mu, replace(c, C_B=4 * math.sqrt(2) / self.tau1 * C_B))
+            return rates.fedavg(sizes, d, mu, OPTIONS[method]["K"], int(OPTIONS[method]["R"]), c)
+        return rates.fednewton(sizes, d, mu, replace(c, C_B=4 * math.sqrt(2) / self.tau1 * C_B))
 
 
-def slope(x: Array, values: Array) -> Array:
+def slope(x: FloatArray, values: FloatArray) -> FloatArray:
     """Of log values on x by least squares, along the last axis."""
     centred = x - x.mean()
     return np.log(values) @ centred / (centred @ centred)
@@ -135,9 +135,9 @@ def slope(x: Array, values: Array) -> Array:
 
 def report(sweep: Sweep, reps: int, facts: Facts, rng: np.random.Generator) -> None:
     d, C1 = len(TRUTH), len(TRUTH) / facts.inverse_trace
-    lower = np.array([bounds.lower_bound([n] * m, d, mu, C1) for m, n, mu in sweep.points])
+    lower = np.array([rates.lower_bound([n] * m, d, mu, C1) for m, n, mu in sweep.points])
     C1, C2 = (C1, 1e9) if sweep.error == "sampling" else (1e9, 1.0)  # so that the other term is never the smaller
-    term = np.array([bounds.lower_bound([n] * m, d, mu, C1, C2) for m, n, mu in sweep.points])
+    term = np.array([rates.lower_bound([n] * m, d, mu, C1, C2) for m, n, mu in sweep.points])
     draws = rng.integers(reps, size=(DRAWS, reps))
     for method, error in errors(sweep, reps, facts.B).items():
         mse, resampled = error.mean(axis=0), error[draws].mean(axis=1)
@@ -149,7 +149,7 @@ def report(sweep: Sweep, reps: int, facts: Facts, rng: np.random.Generator) -> N
         off = found - expected
         verdict = "fits" if abs(off) <= 2 * se + ROOM else f"does not fit: off by {off:+.2f}"
         if method == "fednewton":
-            beyond = [m for m, n, mu in sweep.points if m > bounds.fednewton_most_sites([n] * m, d, mu, NEWTON_STEPS)]
+            beyond = [m for m, n, mu in sweep.points if m > rates.fednewton_most_sites([n] * m, d, mu, NEWTON_STEPS)]
             verdict += f" (theorem silent at m = {', '.join(map(str, beyond))})" if beyond else ""
         verdict += "" if ratio + 2 * ratio_se >= 1 else "; BELOW the lower bound"
         print(

@@ -1,4 +1,4 @@
-"""The best certified network we know at mu = 2, a hundred sites with all of MNIST's training images; what levers buy.
+"""The best certified network we know at mu = 2, a hundred sites with all of MNIST's training images; what levers gain.
 
     python benchmarks/recipe.py tune     # step size and momentum, on a stand-in
     python benchmarks/recipe.py mnist    # the table; FEDMEST_DATA names the folder that holds mnist/
@@ -15,21 +15,21 @@ import numpy as np
 from scipy.ndimage import shift, zoom
 
 import fedmest as fm
-from fedmest import data
-from fedmest.models.network import mnist_net
-from fedmest.studies.images import scaled
+from fedmest.data import datasets as data
+from fedmest.models.grad_sample import mnist_net
+from fedmest.studies.sources.images import scaled
 
 SITES, ROWS, MU = 100, 600, 2.0
 WIDE = 7  # the layer of 401,536 of the network's 421,642 weights
-PLAIN = {"K": 300, "eta": 1.0, "bound": 0.3, "participation": 0.01}
+PLAIN = {"K": 300, "eta": 1.0, "clip_norm": 0.3, "participation": 0.01}
 OURS = {**PLAIN, "momentum": 0.9, "average": 1}
-PAPER = {"K": 10, "R": 10, "eta": 0.01, "bound": 1.0, "participation": 0.1}
+PAPER = {"K": 10, "R": 10, "eta": 0.01, "clip_norm": 1.0, "participation": 0.1}
 LINES = (  # what a line adds, method, calibration, layers held, settings
     ("the paper's FedAvg", "fedavg", "paper", (), PAPER),
-    ("balanced participation, each site pays for its own rounds", "fedavg", "certified", (), PAPER),
+    ("balanced participation, each site spends on its own rounds only", "fedavg", "certified", (), PAPER),
     ("gradients instead of local steps, as many", "fedsgd", "certified", (),
-     {"K": 100, "eta": 0.01, "bound": 1.0, "participation": 0.1}),
-    ("step size and bound, three gradients a site, one site a round", "fedsgd", "certified", (), PLAIN),
+     {"K": 100, "eta": 0.01, "clip_norm": 1.0, "participation": 0.1}),
+    ("step size and clip norm, three gradients per site, one site per round", "fedsgd", "certified", (), PLAIN),
     ("momentum", "fedsgd-m", "certified", (), OURS),
     ("the widest layer held at its random start", "fedsgd-m", "certified", (WIDE,), OURS),
     ("mean of the last 30 iterates", "fedsgd-m", "certified", (WIDE,), {**OURS, "average": 30}),
@@ -49,10 +49,12 @@ def stand_in(rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return 2.0 * images.reshape(rows, -1).clip(0, 1) - 1.0, found.labels[chosen]
 
 
-def accuracy(method: str, calibration: str, held: tuple[int, ...], train, test, seed: int = 1, **settings) -> float:  # type: ignore[no-untyped-def]
+def accuracy(
+    method: str, calibration: str, frozen_layers: tuple[int, ...], train, test, seed: int = 1, **settings
+) -> float:  # type: ignore[no-untyped-def]
     X, y = train
     federation = fm.Federation.from_arrays(X, y, np.arange(len(y)) % SITES, degenerate="keep")
-    model = fm.NetworkModel(mnist_net, (1, 28, 28), "mnist-cnn", held)
+    model = fm.NetworkModel(mnist_net, (1, 28, 28), "mnist-cnn", frozen_layers)
     result = fm.fit(federation, model, method, MU, calibration=calibration, seed=seed, **settings)
     assert result.privacy.certified == (calibration == "certified") and result.privacy.mu <= MU * (1 + 1e-12)
     return float(np.mean(result.predict(test[0]).argmax(axis=1) == test[1]))
@@ -75,11 +77,13 @@ def mnist(only: list[int], seeds: int) -> None:
     train = scaled(found.pixels[:n][order]), found.labels[:n][order]
     test = scaled(found.pixels[n:]), found.labels[n:]
     print("| # | line by line | calibration | test accuracy | minutes |\n|---|---|---|---|---|")
-    for number, (what, method, calibration, held, settings) in enumerate(LINES, start=1):
+    for number, (what, method, calibration, frozen_layers, settings) in enumerate(LINES, start=1):
         if only and number not in only:
             continue
         start = time.perf_counter()
-        got = [accuracy(method, calibration, held, train, test, seed, **settings) for seed in range(1, seeds + 1)]
+        got = [
+            accuracy(method, calibration, frozen_layers, train, test, seed, **settings) for seed in range(1, seeds + 1)
+        ]
         minutes = (time.perf_counter() - start) / 60 / seeds
         text = " ".join(f"{a:.4f}" for a in got)
         print(f"| {number} | {what} | {calibration} | {text} | {minutes:.1f} |", flush=True)

@@ -22,10 +22,10 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 import fedmest as fm
+from fedmest.core.typing import FloatArray
 from fedmest.models import Clipping, model_named
-from fedmest.privacy.gdp import Array
 from fedmest.privacy.noise import SeededNoise
-from fedmest.queries import Ask, Descent, Gradient, SiteData
+from fedmest.queries import Descent, Gradient, QueryInputs, SiteData
 
 
 def minima(contenders: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
@@ -106,7 +106,7 @@ def products_feature_major(F, sites, theta, steps, out):  # type: ignore[no-unty
 
 @nb.njit(parallel=True, fastmath=True)
 def matrix_products(X, sites, theta, steps, out):  # type: ignore[no-untyped-def]
-    """Two matrix products a step for several outputs (theta is d x classes)."""
+    """Two matrix products per step for several outputs (theta is d x classes)."""
     n = X.shape[0] // sites
     for s in nb.prange(sites):
         block = X[s * n : (s + 1) * n]
@@ -116,7 +116,7 @@ def matrix_products(X, sites, theta, steps, out):  # type: ignore[no-untyped-def
         out[s] = t
 
 
-def descent_job(model: str, m: int, n: int, d: int, classes: int = 1) -> tuple[Array, Callable[[int], object]]:
+def descent_job(model: str, m: int, n: int, d: int, classes: int = 1) -> tuple[FloatArray, Callable[[int], object]]:
     """Design matrix (with intercept) and a function that runs `steps` local steps of all sites, clipped and noised."""
     rng = np.random.default_rng(0)
     X = rng.standard_normal((m * n, d - 1)) / np.sqrt(d)
@@ -126,12 +126,12 @@ def descent_job(model: str, m: int, n: int, d: int, classes: int = 1) -> tuple[A
         "multinomial": lambda: rng.integers(0, classes, m * n),
     }[model]()
     fed = fm.Federation.from_arrays(X, y, np.repeat(np.arange(m), n))
-    glm = model_named(model)
-    rows = fed.rows(glm.target(fed), np.zeros(d - 1), np.ones(d - 1), True)
+    glm, y = model_named(model).encode_target(fed)
+    rows = fed.rows(y, np.zeros(d - 1), np.ones(d - 1), True)
     data = SiteData(glm, rows)
     theta = np.zeros((glm.outputs, d))
     bound = float(np.quantile(glm.score_norms(rows, theta), 0.9))
-    ask = Ask(theta, Clipping("consistent", bound), np.zeros_like(theta))
+    ask = QueryInputs(theta, Clipping("consistent", bound), np.zeros_like(theta))
     noise = SeededNoise(fed.keys, 1, 0)
     everyone = np.arange(m)
 
@@ -181,15 +181,15 @@ def round_table(repeats: int) -> None:
     rng = np.random.default_rng(0)
     X = rng.standard_normal((m * n, d - 1))
     fed = fm.Federation.from_arrays(X, rng.integers(0, 2, m * n), np.repeat(np.arange(m), n))
-    glm = model_named("logistic")
-    data = SiteData(glm, fed.rows(glm.target(fed), np.zeros(d - 1), np.ones(d - 1), True))
+    glm, y = model_named("logistic").encode_target(fed)
+    data = SiteData(glm, fed.rows(y, np.zeros(d - 1), np.ones(d - 1), True))
     theta = np.full((1, d), 0.1)
-    ask = Ask(theta, Clipping("consistent", 2.0), np.zeros_like(theta))
+    ask = QueryInputs(theta, Clipping("consistent", 2.0), np.zeros_like(theta))
     noise = SeededNoise(fed.keys, 1, 0)
     A, y = data.rows.matrix(), data.rows.y
     offsets = data.rows.offsets
 
-    def numpy_loop() -> Array:
+    def numpy_loop() -> FloatArray:
         out = np.empty((m, d))
         generator = np.random.default_rng(1)
         for s in range(m):
@@ -236,7 +236,7 @@ def growth_worker(m: int) -> None:
 
 
 def growth_table(largest: int) -> None:
-    print("\nPrivate FedSGD (K=20, bound bought privately), sites of 20 rows, d=20\n")
+    print("\nPrivate FedSGD (K=20, clip norm estimated privately), sites of 20 rows, d=20\n")
     print("| sites | packing, s | fit, s | peak memory, GB |\n|---|---|---|---|")
     sites = [m for m in (10**3, 10**4, 10**5, 10**6) if m <= largest]
     totals = []

@@ -21,20 +21,20 @@ from scipy.special import expit
 from threadpoolctl import threadpool_limits
 
 import fedmest as fm
-from fedmest.federation import Rows
-from fedmest.privacy.gdp import Array
+from fedmest.core.typing import FloatArray
+from fedmest.data.packing import Rows
+from fedmest.models.simulate import TRUTH, simulate
 from fedmest.privacy.noise import Keys
-from fedmest.simulation import TRUTH, simulate
 from fedmest.studies import cells
-from fedmest.studies.base import PAPER, POOLED
+from fedmest.studies.base import PAPER_METHODS, POOLED
 from fedmest.studies.cells import Cell, Estimator, Point, Sizes
-from fedmest.studies.simulated import Simulated
+from fedmest.studies.sources.simulated import Simulated
 
 # -- the paper's methods in plain NumPy ---------------------------------------------------------------------------
 
-Mean = Callable[[Array], Array]
-Site = tuple[Array, Array]  # design matrix with its column of ones, responses
-Clipped = tuple[Array, Array, Array]  # the same, and the largest residual of each row
+Mean = Callable[[FloatArray], FloatArray]
+Site = tuple[FloatArray, FloatArray]  # design matrix with its column of ones, responses
+Clipped = tuple[FloatArray, FloatArray, FloatArray]  # the same, and the largest residual of each row
 
 MEANS: dict[str, Mean] = {"logistic": expit, "poisson": np.exp}
 VARIANCES: dict[str, Mean] = {"logistic": lambda p: p * (1 - p), "poisson": lambda mean: mean}
@@ -44,15 +44,15 @@ TAUS = (0.2, 0.5, 1.0, 2.0)
 
 def simulated_sites(cell: Cell, repetition: int) -> list[Site]:
     """The rows that `cells.run` draws for a repetition, split by site."""
-    design, point = cell.design, cell.point
-    word = cells.word(design, replace(point, mu=0.0, K=None))
-    sizes = point.sizes.draw(point.m, np.random.default_rng([word, repetition, 0]))
-    rng = np.random.default_rng([word, repetition, 1])
-    theta = np.array(design.theta)
+    source, point = cell.source, cell.point
+    seed = cells.study_seed(source, replace(point, mu=0.0, K=None))
+    sizes = point.sizes.draw(point.m, np.random.default_rng([seed, repetition, 0]))
+    rng = np.random.default_rng([seed, repetition, 1])
+    theta = np.array(source.theta)
     total = int(sizes.sum())
-    X = np.column_stack([np.ones(total), design.feature_sd * rng.standard_normal((total, len(theta) - 1))])
-    mean = MEANS[design.model](X @ theta)
-    y = (rng.random(total) < mean).astype(float) if design.model == "logistic" else rng.poisson(mean).astype(float)
+    X = np.column_stack([np.ones(total), source.feature_sd * rng.standard_normal((total, len(theta) - 1))])
+    mean = MEANS[source.model](X @ theta)
+    y = (rng.random(total) < mean).astype(float) if source.model == "logistic" else rng.poisson(mean).astype(float)
     ends = np.cumsum(sizes)[:-1]
     return list(zip(np.split(X, ends), np.split(y, ends), strict=True))
 
@@ -67,14 +67,20 @@ def clipped(sites: list[Site], bound: float) -> list[Clipped]:
     return [(X, y, bound / np.linalg.norm(X, axis=1)) for X, y in sites]
 
 
-def gradient(mean: Mean, site: Clipped, theta: Array) -> Array:
+def gradient(mean: Mean, site: Clipped, theta: FloatArray) -> FloatArray:
     X, y, limit = site
     return np.clip(mean(X @ theta) - y, -limit, limit) @ X / len(y)
 
 
 def server_descent(
-    mean: Mean, sites: list[Clipped], weights: Array, theta: Array, steps: int, sds: Array, rng: np.random.Generator
-) -> Array:
+    mean: Mean,
+    sites: list[Clipped],
+    weights: FloatArray,
+    theta: FloatArray,
+    steps: int,
+    sds: FloatArray,
+    rng: np.random.Generator,
+) -> FloatArray:
     """Each step: every site sends its noisy gradient, the server moves along their average."""
     for _ in range(steps):
         total = np.zeros_like(theta)
@@ -85,8 +91,14 @@ def server_descent(
 
 
 def local_descent(
-    mean: Mean, sites: list[Clipped], weights: Array, theta: Array, steps: int, sds: Array, rng: np.random.Generator
-) -> Array:
+    mean: Mean,
+    sites: list[Clipped],
+    weights: FloatArray,
+    theta: FloatArray,
+    steps: int,
+    sds: FloatArray,
+    rng: np.random.Generator,
+) -> FloatArray:
     """Every site takes its noisy steps from the common theta, the server averages where they end."""
     average = np.zeros_like(theta)
     for site, weight, sd in zip(sites, weights, sds, strict=True):
@@ -98,9 +110,14 @@ def local_descent(
 
 
 def newton_round(
-    mean: Mean, variance: Mean, halves: tuple[list[Clipped], list[Clipped]], weights: Array, theta: Array, sds: Array,
+    mean: Mean,
+    variance: Mean,
+    halves: tuple[list[Clipped], list[Clipped]],
+    weights: FloatArray,
+    theta: FloatArray,
+    sds: FloatArray,
     rng: np.random.Generator,
-) -> Array:  # fmt: skip
+) -> FloatArray:
     """theta - H(X1)^-1 g(X2) with noise on the quotient, averaged."""
     average = np.zeros_like(theta)
     for first, second, weight, sd in zip(*halves, weights, sds, strict=True):
@@ -111,7 +128,7 @@ def newton_round(
     return average
 
 
-def pooled(mean: Mean, variance: Mean, sites: list[Site]) -> Array:
+def pooled(mean: Mean, variance: Mean, sites: list[Site]) -> FloatArray:
     """The maximum-likelihood estimate over all rows by Newton's method."""
     X, y = np.concatenate([X for X, _ in sites]), np.concatenate([y for _, y in sites])
     theta = np.zeros(X.shape[1])
@@ -135,7 +152,7 @@ def split(sites: list[Site], rng: np.random.Generator) -> tuple[list[Site], list
 def estimates(
     model: str, sites: list[Site], mu: float, rng: np.random.Generator,
     halves: tuple[list[Site], list[Site]] | None = None,
-) -> dict[str, Array]:  # fmt: skip
+) -> dict[str, FloatArray]:  # fmt: skip
     """Theta by each of the paper's methods under its own calibration, and the pooled fit."""
     mean, variance = MEANS[model], VARIANCES[model]
     n = np.array([len(y) for _, y in sites], dtype=float)
@@ -167,24 +184,24 @@ def estimates(
 
 # -- the two side by side -----------------------------------------------------------------------------------------
 
-ESTIMATORS = (POOLED, *(Estimator(method, "paper") for method in PAPER))
+ESTIMATORS = (POOLED, *(Estimator(method, "paper") for method in PAPER_METHODS))
 METHODS = tuple(estimator.method for estimator in ESTIMATORS)
 CELLS = tuple(
-    (study, Simulated.of(model), Point(m, Sizes("equal", n)))
+    (study, Simulated.create(model), Point(m, Sizes("equal", n)))
     for study, m, n in (("equal", 60, 30), ("compare", 100, 400))
     for model in ("logistic", "poisson")
 )
 QUIET = 1e12  # a budget so large that what noise it leaves is rounding; infinity would turn clipping off as well
 AGREE = 1e-6
 
-Thetas = dict[str, Array]  # of each method, (repetitions, d)
+Thetas = dict[str, FloatArray]  # of each method, (repetitions, d)
 
 
 def by_product(cell: Cell) -> Thetas:
     rows = cells.run(cell)
-    faults = [f"{row.estimator}: {row.fault}" for row in rows if row.fault]
-    if faults:
-        raise RuntimeError(f"fits broke down: {faults}")
+    failures = [f"{row.estimator}: {row.failure}" for row in rows if row.failure]
+    if failures:
+        raise RuntimeError(f"fits broke down: {failures}")
     return {e.method: np.array([row.detail for row in rows if row.estimator == e.label]) for e in cell.estimators}
 
 
@@ -192,7 +209,7 @@ def by_numpy(cell: Cell) -> Thetas:
     fits = []
     for r in range(cell.first, cell.last):
         sites = simulated_sites(cell, r)
-        fits.append(estimates(cell.design.model, sites, cell.point.mu, np.random.default_rng([cell.point.m, r])))
+        fits.append(estimates(cell.source.model, sites, cell.point.mu, np.random.default_rng([cell.point.m, r])))
     return {method: np.array([fit[method] for fit in fits]) for method in METHODS}
 
 
@@ -213,7 +230,7 @@ def difference_without_noise(cell: Cell) -> dict[str, float]:
         list(zip(np.split(p.matrix(), p.offsets[1:-1]), np.split(p.y, p.offsets[1:-1]), strict=True)) for p in parts
     )
     theirs = estimates(
-        cell.design.model, simulated_sites(quiet, quiet.first), QUIET, np.random.default_rng(0), (first, second)
+        cell.source.model, simulated_sites(quiet, quiet.first), QUIET, np.random.default_rng(0), (first, second)
     )
     return {method: float(np.abs(ours[method][0] - theirs[method]).max()) for method in METHODS}
 
@@ -224,14 +241,14 @@ def timed(run: Callable[[Cell], Thetas], cell: Cell) -> tuple[float, Thetas]:
     return time.perf_counter() - start, thetas
 
 
-def z_score(gap: Array) -> float:
+def z_score(gap: FloatArray) -> float:
     """Mean over standard error."""
     return float(gap.mean()) * math.sqrt(len(gap)) / float(gap.std(ddof=1))
 
 
-def agreement_row(design: Simulated, ours: Array, theirs: Array, gap: float) -> str:
+def agreement_row(source: Simulated, ours: FloatArray, theirs: FloatArray, gap: float) -> str:
     """The errors of both; rows are shared, so the comparison is repetition by repetition."""
-    a, b = (np.sum((theta - design.theta) ** 2, axis=1) for theta in (ours, theirs))
+    a, b = (np.sum((theta - source.theta) ** 2, axis=1) for theta in (ours, theirs))
     same = np.allclose(ours, theirs, rtol=0, atol=1e-8)
     z = "the same | " if same else f"{z_score(a - b):+.1f} | {z_score(np.log(a / b)):+.1f}"
     return f"{a.mean():.3e} | {b.mean():.3e} | {z} | {gap:.0e} |"
@@ -243,13 +260,13 @@ def cell_tables(rounds: int, reps: int) -> None:
 The paper's four methods under its calibration and the pooled fit, d = 5: NumPy's time over the product's, one thread
 each, compiled and warmed up before; median and range of {rounds} rounds of {reps} repetitions
 
-| study | model | m, n | product, ms a repetition | NumPy, ms a repetition | ratio | range |
+| study | model | m, n | product, ms per repetition | NumPy, ms per repetition | ratio | range |
 |---|---|---|---|---|---|---|""")
     agreement = []
     contenders = (("product", by_product), ("numpy", by_numpy))
-    for study, design, point in CELLS:
-        label = f"{study} | {design.model} | {point.m}, {point.sizes.label}"
-        cell = Cell(f"{design.model}-{study}", design, point, ESTIMATORS, 0, reps)
+    for study, source, point in CELLS:
+        label = f"{study} | {source.model} | {point.m}, {point.sizes.label}"
+        cell = Cell(f"{source.model}-{study}", source, point, ESTIMATORS, 0, reps)
         gaps = difference_without_noise(cell)
         if max(gaps.values()) > AGREE:
             raise SystemExit(f"{label}: the two do not compute the same, so their times say nothing: {gaps}")
@@ -267,7 +284,7 @@ each, compiled and warmed up before; median and range of {rounds} rounds of {rep
               f"| {np.median(ratios):.1f} | {ratios.min():.1f} to {ratios.max():.1f} |", flush=True)  # fmt: skip
         for method in METHODS:
             ours, theirs = (np.concatenate([fit[method] for fit in thetas[name]]) for name, _ in contenders)
-            agreement.append(f"| {label} | {method} | {agreement_row(design, ours, theirs, gaps[method])}")
+            agreement.append(f"| {label} | {method} | {agreement_row(source, ours, theirs, gaps[method])}")
     print(f"""
 Whether they compute the same: squared errors over {rounds * reps} repetitions, z of the difference of their means and
 of their mean logarithms (less swayed by outliers); last, the largest difference of a coefficient with noise removed
@@ -301,7 +318,7 @@ expected Hessian at the truth, above which the assumption is wrong even on avera
             runs = {"pooled": ("np-pooled", {}), "fedavg": ("fedavg", {"calibration": "paper"})}
             runs |= {f"{t:g}": ("fednewton", {"calibration": "paper", "tau1": t}) for t in TAUS}
             for name, (method, settings) in runs.items():
-                theta = fm.fit(rows, model, method, scaling="none", seed=r, **settings).theta
+                theta = fm.fit(rows, model, method, scaling="none", seed=r, **settings).coef_matrix[0]
                 errors.setdefault(name, []).append(float(np.sum((theta - TRUTH) ** 2)))
         base = np.mean(errors["pooled"])
         for t in TAUS:
@@ -313,7 +330,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("table", nargs="?", choices=("cell", "tau1", "all"), default="all")
     parser.add_argument("--rounds", type=int, default=5, help="rounds of each cell")
-    parser.add_argument("--reps", type=int, default=cells.BLOCK, help="repetitions of a cell in a round")
+    parser.add_argument("--reps", type=int, default=10, help="repetitions of a cell in a round")
     args = parser.parse_args()
     if args.table in ("cell", "all"):
         with threadpool_limits(1):

@@ -1,4 +1,4 @@
-"""What a vault costs: queries a second, milliseconds a release and where they go, memory, and whether anything is lost.
+"""What a vault costs: queries per second, milliseconds per release, memory, and whether anything is lost.
 
     python benchmarks/vault.py              # all three tables
     python benchmarks/vault.py load         # 10,000 queries at one vault process, from 8 relays at once
@@ -24,9 +24,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from fedmest.privacy.secure import GridNoise, prepare
-from fedmest.site import wire
-from fedmest.site.ledger import Ledger, Records
+from fedmest.privacy.discrete_noise import GridNoise, prepare
+from fedmest.runs.messages import RoundReply, RoundRequest, decode, encode, unpack
+from fedmest.site.connection import call as ask
+from fedmest.site.ledger import Ledger, LedgerReader
 from fedmest.site.policy import Policy
 from fedmest.site.vault import Vault
 
@@ -34,7 +35,7 @@ FEATURES = 5
 RELAYS = 8
 ROUNDS = 1250  # of a run
 COUNTS = (6, 785, 7_850, 421_642)  # d=5; MNIST pixels of one class, of ten; the paper's network
-PROGRAM = [sys.executable, "-c", "import sys; from fedmest.cli import main; sys.exit(main())"]
+PROGRAM = [sys.executable, "-c", "import sys; from fedmest.interface.cli.main import main; sys.exit(main())"]
 POLICY = """\
 [site]
 name = "a"
@@ -68,14 +69,14 @@ def write_site(folder: Path, data: Path) -> Path:
 
 def request(rows: int, number: int) -> bytes:
     """Round `number % ROUNDS` of run `number // ROUNDS`."""
-    terms = {
-        "model": "logistic", "classes": [], "method": "fedsgd", "mu": 1.0, "wishes": {"bound": 1.0},
-        "options": {"K": ROUNDS}, "seed": 0, "sites": ["a"], "sizes": [rows], "target": "y",
+    spec = {
+        "model": "logistic", "classes": [], "method": "fedsgd", "mu": 1.0, "settings": {"clip_norm": 1.0},
+        "options": {"K": ROUNDS}, "public_seed": 0, "sites": ["a"], "sizes": [rows], "target": "y",
         "features": [f"x{j}" for j in range(FEATURES)], "bounds": {f"x{j}": [-1.0, 1.0] for j in range(FEATURES)},
     }  # fmt: skip
-    head = {"do": "round", "run": f"{number // ROUNDS:08x}", "terms": json.dumps(terms), "word": None,
-            "round": number % ROUNDS, "query": "gradient", "bound": 1.0}  # fmt: skip
-    return wire.pack(head, {"theta": np.full((1, FEATURES + 1), 0.01)})
+    values = {"params": np.full((1, FEATURES + 1), 0.01)}
+    run_id = f"{number // ROUNDS:08x}"
+    return encode(RoundRequest(run_id, json.dumps(spec), None, number % ROUNDS, "gradient", values))
 
 
 def resident(pid: int | str = "self") -> float:
@@ -94,16 +95,17 @@ def load(folder: Path, queries: int) -> None:
         vault = subprocess.Popen([*PROGRAM, "site", "serve", str(path)], stderr=stderr)
     while not Path(address).exists():
         time.sleep(0.05)
-    wire.call(address, request(rows, 0), 60)
+    ask(address, request(rows, 0), 60)
     before, heard, lock = resident(vault.pid), {}, threading.Lock()
     relays = min(RELAYS, queries)
 
     def relay(first: int) -> None:
         for number in range(first * queries // relays, (first + 1) * queries // relays):
             started = time.perf_counter()
-            head, arrays = wire.unpack(wire.call(address, request(rows, number), 600))
+            reply = decode(ask(address, request(rows, number), 600))
+            assert isinstance(reply, RoundReply), reply
             with lock:
-                heard[head["run"], head["round"]] = arrays["values"], time.perf_counter() - started
+                heard[reply.run_id, reply.round] = reply.values["values"], time.perf_counter() - started
 
     threads = [threading.Thread(target=relay, args=[first]) for first in range(relays)]
     started = time.perf_counter()
@@ -114,8 +116,8 @@ def load(folder: Path, queries: int) -> None:
     seconds, after = time.perf_counter() - started, resident(vault.pid)
     vault.send_signal(signal.SIGTERM)
     vault.wait()
-    with Records(folder / "load" / "ledger.sqlite") as records:
-        entries = {(entry.run, entry.round): wire.unpack(entry.reply)[1]["values"] for entry in records.entries()}
+    with LedgerReader(folder / "load" / "ledger.sqlite") as records:
+        entries = {(entry.run, entry.round): unpack(entry.reply)[1]["values"] for entry in records.entries()}
     same = heard.keys() == entries.keys() and all((heard[k][0] == entries[k]).all() for k in heard)
     events = [json.loads(line) for line in log.read_text().splitlines()]
     released = [event for event in events if event["event"] == "released"]
@@ -135,30 +137,28 @@ def ledgers(folder: Path, vaults: int, queries: int = 20) -> None:
     rows = 100
     write_rows(folder / "few.csv", rows)
     first = Vault(Policy.read(write_site(folder / "ledgers" / "warm", folder / "few.csv")))
-    first.answer(request(rows, 0))
+    first.handle(request(rows, 0))
     before, started = resident(), time.perf_counter()
-    opened = [
-        Vault(Policy.read(write_site(folder / "ledgers" / f"{i}", folder / "few.csv"))) for i in range(vaults)
-    ]
+    opened = [Vault(Policy.read(write_site(folder / "ledgers" / f"{i}", folder / "few.csv"))) for i in range(vaults)]
     begun, idle = time.perf_counter() - started, resident()
     bodies = [request(rows, number) for number in range(queries)]
     started = time.perf_counter()
-    replies = [[vault.answer(body) for vault in opened] for body in bodies]
+    replies = [[vault.handle(body) for vault in opened] for body in bodies]
     seconds, busy = time.perf_counter() - started, resident()
-    heard = sum("receipt" in wire.unpack(reply)[0] for turn in replies for reply in turn)
+    heard = sum(isinstance(decode(reply), RoundReply) for turn in replies for reply in turn)
     kept = sum(len(list(vault.ledger.entries())) for vault in opened)
     same = f"yes, {kept:,}" if heard == kept == vaults * queries else f"NO: {heard:,}, {kept:,}"
     for vault in (first, *opened):
         vault.close()
     print(f"\n{vaults:,} vaults with their ledgers in one process ({rows} rows each), {queries} queries each\n")
-    print("| queries/s | ms to open a vault | MB a vault, idle | MB a vault, after its queries | replies = entries |\n|"
+    print("| queries/s | ms to open one | MB per vault, idle | MB per vault, after its queries | replies = entries |\n|"
           + "---|" * 5)  # fmt: skip
     print(f"| {vaults * queries / seconds:.0f} | {1e3 * begun / vaults:.1f} | {(idle - before) / vaults:.3f} | "
           f"{(busy - before) / vaults:.3f} | {same} |")  # fmt: skip
 
 
 def noise() -> None:
-    print("\nSecure noise by the number of numbers\n\n| numbers | ms | us a number |\n|---|---|---|")
+    print("\nSecure noise by the number of numbers\n\n| numbers | ms | us per number |\n|---|---|---|")
     for count in COUNTS:
         seconds = _noise_seconds(count, 200 if count < 1000 else 3)
         print(f"| {count:,} | {1e3 * seconds:.2f} | {1e6 * seconds / count:.1f} |")

@@ -34,12 +34,12 @@ from typing import TYPE_CHECKING, Self
 if TYPE_CHECKING:  # pytest imports this file for its doctests, also where Flower is not installed
     from flwr.supercore.control import ControlHttpClient
 
-Setting = bool | int | float | str
+ConfigValue = bool | int | float | str
 SCRIPTS = Path(sys.executable).parent
 PATIENCE = 120.0  # seconds for anything that takes five on an idle machine
 MARK = "FEDMEST_NETWORK"  # a variable that every process of a network inherits
 NODE_TIMEOUT = 61.0  # after SIGKILL the SuperLink refuses a node's key until its heartbeat has lapsed
-SHIPPED = Path(__file__).parents[1] / "src/fedmest/templates/project/server__nginx.conf"
+SHIPPED = Path(__file__).parents[1] / "src/fedmest/server/templates/project/server__nginx.conf"
 # The shipped server, in a frame that keeps to one folder and is one process.
 NGINX = """\
 daemon off;
@@ -88,13 +88,13 @@ def answer(message, context):
 """
 
 
-def toml(settings: Mapping[str, Setting]) -> str:
+def toml(settings: Mapping[str, ConfigValue]) -> str:
     """Run settings as TOML, whose strings and numbers are written as JSON's."""
     lines = (f"{json.dumps(name)} = {json.dumps(value, ensure_ascii=False)}" for name, value in settings.items())
     return "\n".join(lines) + "\n"
 
 
-def write_app(folder: Path, client: str = ECHO_CLIENT, server: str = ECHO_SERVER, **config: Setting) -> Path:
+def write_app(folder: Path, client: str = ECHO_CLIENT, server: str = ECHO_SERVER, **config: ConfigValue) -> Path:
     """A Flower app of two files; `config` are the run settings it knows, with their defaults."""
     folder.mkdir(parents=True)
     (folder / "client.py").write_text(client)
@@ -323,6 +323,15 @@ class FlowerNetwork:
         with self.control() as control:
             control.RegisterNode(RegisterNodeRequest(public_key=pem, name=name))
 
+    def unregister(self, name: str) -> None:
+        """Strike a site off the list; a node that was killed counts as online for a minute otherwise."""
+        from flwr.proto.control_pb2 import ListNodesRequest, UnregisterNodeRequest
+
+        with self.control() as control:
+            for node in control.ListNodes(ListNodesRequest()).nodes_info:
+                if node.name == name:
+                    control.UnregisterNode(UnregisterNodeRequest(node_id=node.node_id))
+
     # processes -------------------------------------------------------------------------------------------------------
 
     def start_superlink(self) -> None:
@@ -358,12 +367,12 @@ class FlowerNetwork:
         given = [part for option, value in options.items() if value is not None for part in (f"--{option}", value)]
         self._start(name, ["flower-supernode", *given], home=home, user=self.user)
 
-    def refused(self, name: str, sign: str) -> str:
-        """The log of a SuperNode that must not get in, once it shows the sign of it; the process is ended."""
+    def wait_ended(self, name: str, timeout: float = PATIENCE) -> int:
+        """The exit code of a SuperNode that ends by itself, as one does that the SuperLink does not admit."""
         process = self._processes[name]
-        wait_until(lambda: process.poll() is not None or sign in self.log(name), f"{sign!r} in the log of {name}")
-        self.kill_node(name)
-        return self.log(name)
+        wait_until(lambda: process.poll() is not None, f"{name} ends", timeout)
+        self.kill_node(name)  # also what it started
+        return process.returncode
 
     def wait_online(self, name: str, timeout: float = PATIENCE) -> None:
         self._wait_for(name, lambda: name in self.online(), f"SuperNode {name} is connected", timeout)
@@ -421,7 +430,7 @@ class FlowerNetwork:
 
     # runs ------------------------------------------------------------------------------------------------------------
 
-    def start(self, app: Path, config: Mapping[str, Setting] | None = None, connection: str = "tests") -> Run:
+    def start(self, app: Path, config: Mapping[str, ConfigValue] | None = None, connection: str = "tests") -> Run:
         """Submit an app with `flwr run` and come back at once."""
         name = f"run{next(self._runs)}"
         settings = self.folder / f"{name}.toml"
@@ -430,7 +439,7 @@ class FlowerNetwork:
         return Run(self, self._start(name, command, home=self.folder / "cli"), self.folder / f"{name}.log")
 
     def run(
-        self, app: Path, config: Mapping[str, Setting] | None = None, timeout: float = 3 * PATIENCE
+        self, app: Path, config: Mapping[str, ConfigValue] | None = None, timeout: float = 3 * PATIENCE
     ) -> CompletedRun:
         """Submit an app with `flwr run` and wait for its end."""
         return self.start(app, config).wait(timeout)

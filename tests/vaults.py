@@ -1,4 +1,4 @@
-"""Sites for the tests of vault and server: made-up rows, policies, networks without Flower, and real vault processes.
+"""Sites for the tests of vault and server: made-up rows, policies, a meddling transport, and real vault processes.
 
 Run as a program this file is a nursery: it imports fedmest once and forks a process for every command line that it
 reads, so that a vault which is killed and started again fifty times costs fifty forks and not fifty imports. The
@@ -7,15 +7,12 @@ processes are as real as any: `fedmest site serve`, with a socket, a ledger, and
 
 import ctypes
 import json
-import math
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures import wait as wait_for
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -24,20 +21,35 @@ from typing import Any, Self
 import numpy as np
 import pandas as pd
 
-from fedmest.proposal import Proposal
-from fedmest.site import wire
+from conftest import coef
+from fedmest.runs.messages import (
+    Describe,
+    Message,
+    Refusal,
+    RoundReply,
+    RunOpened,
+    SiteDescription,
+    decode,
+    encode,
+)
+from fedmest.server.proposal import Proposal
+from fedmest.server.transports.memory import MemoryTransport
+from fedmest.server.transports.socket import SocketTransport
+from fedmest.site.connection import call
 from fedmest.site.ledger import Ledger
 from fedmest.site.policy import Policy
 from fedmest.site.vault import Vault
 
 SIZES = {"a": 60, "b": 75, "c": 90, "d": 101}
-TARGETS = {"linear": "cost", "logistic": "ill", "poisson": "visits", "multinomial": "kind"}
+TARGETS = {
+    "linear": "cost", "logistic": "ill", "poisson": "visits", "multinomial": "kind", "negative-binomial": "visits"
+}  # fmt: skip
 FEATURES = ("age", "dose", "sex")
 LEVELS = ("high", "low", "middle")
 BOUNDS = {"age": (0.0, 100.0)}
 COLUMNS = {
     "age": {"low": 0, "high": 100},
-    "dose": {},  # no range: its scale must be bought
+    "dose": {},  # no range: its scale must be estimated privately
     "sex": {"levels": ["f", "m"]},
     "ill": {"low": 0, "high": 1, "whole": True},
     "visits": {"low": 0, "whole": True},
@@ -51,7 +63,7 @@ PATIENCE = 60.0  # seconds for anything that takes one on an idle machine
 
 
 def simulated(sizes: Mapping[str, int] = SIZES, seed: int = 0) -> dict[str, pd.DataFrame]:
-    """Rows of sites, with a target for each of the four models."""
+    """Rows of sites, with a target for every model."""
     rng = np.random.default_rng(seed)
     frames = {}
     for name, n in sizes.items():
@@ -124,49 +136,23 @@ def study(model: str = "logistic", method: str = "fedsgd", mu: float = 2.0, **gi
     return Proposal.of({k: v for k, v in {**proposed, **given}.items() if v is not None}, "study.toml")
 
 
-# -- networks --------------------------------------------------------------------------------------------------
+# -- a transport that meddles ------------------------------------------------------------------------------------
 
 Answer = Callable[[bytes], bytes]
 Meddle = Callable[[str, bytes, Answer], bytes | None]
 
 
-def honest(name: str, request: bytes, answer: Answer) -> bytes | None:
-    return answer(request)
+class Meddling(MemoryTransport):
+    """Vaults in this process; `meddle` stands between them and the server, and may lose or forge what passes."""
 
-
-class Direct:
-    """Vaults in this process. `meddle` stands between them and the server, and may lose or forge what passes."""
-
-    def __init__(self, vaults: Mapping[str, Vault], meddle: Meddle = honest) -> None:
-        self.vaults = dict(vaults)
+    def __init__(self, vaults: Mapping[str, Vault], meddle: Meddle) -> None:
+        super().__init__(vaults)
         self.meddle = meddle
-
-    def discover(self, request: bytes, timeout: float) -> list[bytes]:
-        return [vault.answer(request) for vault in self.vaults.values()]
 
     def exchange(self, requests: dict[str, bytes], timeout: float) -> dict[str, bytes]:
         there = {name: body for name, body in requests.items() if name in self.vaults}
-        replies = {name: self.meddle(name, body, self.vaults[name].answer) for name, body in there.items()}
+        replies = {name: self.meddle(name, body, self.vaults[name].handle) for name, body in there.items()}
         return {name: reply for name, reply in replies.items() if reply is not None}
-
-
-class Sockets:
-    """Vault processes behind their sockets, asked all at once; who is late is left out."""
-
-    def __init__(self, sockets: Mapping[str, Path | str]) -> None:
-        self.sockets = {name: str(path) for name, path in sockets.items()}
-        self.pool = ThreadPoolExecutor(max_workers=4 * len(sockets))
-
-    def discover(self, request: bytes, timeout: float) -> list[bytes]:
-        return list(self.exchange(dict.fromkeys(self.sockets, request), timeout).values())
-
-    def exchange(self, requests: dict[str, bytes], timeout: float) -> dict[str, bytes]:
-        calls = {
-            name: self.pool.submit(wire.call, self.sockets[name], body, timeout) for name, body in requests.items()
-        }
-        wait_for(calls.values(), timeout=timeout)
-        done = {name: call for name, call in calls.items() if call.done() and call.exception() is None}
-        return {name: call.result() for name, call in done.items()}
 
 
 # -- processes -------------------------------------------------------------------------------------------------
@@ -251,7 +237,7 @@ def await_vault(path: Path, process: Process) -> None:
     until = time.monotonic() + PATIENCE
     while time.monotonic() < until and not process.ended:
         with suppress(OSError):
-            wire.call(str(path), wire.pack({"do": "describe"}), PATIENCE)
+            call(str(path), encode(Describe()), PATIENCE)
             return
         time.sleep(0.002)
     raise AssertionError(f"no vault at {path}: {process.output}")
@@ -263,13 +249,13 @@ def save_proposal(folder: Path, given: Mapping[str, Any]) -> None:
 
 
 def _run_study(folder: Path, sockets: Iterable[str]) -> int:
-    """A server: runs the proposal in FOLDER/given.json at vaults NAME=SOCKET and writes FOLDER/theta.json."""
-    from fedmest.engines.remote import run_study
+    """A server: runs the proposal in FOLDER/given.json at vaults NAME=SOCKET and writes FOLDER/params.json."""
+    from fedmest.server.coordinator import Coordinator
 
     given = json.loads((folder / "given.json").read_text(encoding="utf-8"))
-    network = Sockets(dict(pair.split("=", 1) for pair in sockets))
-    result = run_study(study(**given), network, folder / "run")
-    (folder / "theta.json").write_text(json.dumps(result.theta.tolist()), encoding="utf-8")
+    transport = SocketTransport(dict(pair.split("=", 1) for pair in sockets))
+    result = Coordinator(study(**given), transport).run(folder / "run")
+    (folder / "params.json").write_text(json.dumps(coef(result).tolist()), encoding="utf-8")
     return 0
 
 
@@ -281,19 +267,19 @@ def _child(argv: list[str], log: str) -> int:
         os.dup2(descriptor, number)
     if argv[0] == "study":
         return _run_study(Path(argv[1]), argv[2:])
-    from fedmest.cli import main
+    from fedmest.interface.cli.main import main
 
     return main(argv)
 
 
 def _nursery() -> None:
-    from fedmest.cli import main
-    from fedmest.engines.remote import run_study
-    from fedmest.privacy import secure
-    from fedmest.site.serve import serve
+    from fedmest.interface.cli.main import main
+    from fedmest.privacy import discrete_noise
+    from fedmest.server.coordinator import Coordinator
+    from fedmest.site.daemon import serve
 
-    assert main and run_study and serve
-    secure.prepare()
+    assert main and Coordinator and serve
+    discrete_noise.prepare()
     for line in sys.stdin:
         order = json.loads(line)
         if "wait" in order:
@@ -320,22 +306,45 @@ def _nursery() -> None:
 
 
 def raw(head: Any, arrays: Mapping[str, Any] | None = None) -> bytes:
-    """A message as anyone can write it, also with what is no number in its head."""
-    given = {name: np.ascontiguousarray(array, dtype="<f8") for name, array in sorted((arrays or {}).items())}
+    """Bytes as anyone can write them, also with what is no message, or no number, in the head."""
+    given = {name: np.asarray(array, dtype="<f8", order="C") for name, array in sorted((arrays or {}).items())}
     shapes = {name: list(array.shape) for name, array in given.items()}
     text = json.dumps({"head": head, "arrays": shapes}, sort_keys=True).encode()
     return len(text).to_bytes(8, "big") + text + b"".join(array.tobytes() for array in given.values())
 
 
-def read(reply: bytes) -> tuple[dict[str, Any], np.ndarray | None]:
-    """A well-formed reply's head, and its values where there are any."""
-    head, arrays = wire.unpack(reply)
-    assert set(arrays) <= {"values"}
-    values = arrays.get("values")
-    assert values is None or np.isfinite(values).all()
-    assert isinstance(head["site"], str)
-    assert not any(isinstance(value, float) and not math.isfinite(value) for value in head.values())
-    return head, values
+def read(reply: bytes) -> Message:
+    """What a site replied; it must be a message of a kind that sites send."""
+    message = decode(reply)
+    assert isinstance(message, (SiteDescription, RunOpened, RoundReply, Refusal)), message
+    if isinstance(message, RoundReply):
+        assert set(message.values) == {"values"} and np.isfinite(message.values["values"]).all()
+    return message
+
+
+def answered(reply: bytes | None) -> RoundReply:
+    """The reply to a round, which must not be a refusal."""
+    assert reply is not None
+    message = read(reply)
+    assert isinstance(message, RoundReply), message
+    return message
+
+
+def values_of(reply: bytes | None) -> np.ndarray:
+    """The numbers in the reply to a round."""
+    return answered(reply).values["values"]
+
+
+def refusal(reply: bytes | None) -> str:
+    """The reason in a reply that must be a refusal."""
+    assert reply is not None
+    message = read(reply)
+    assert isinstance(message, Refusal), message
+    return message.reason
+
+
+def is_refused(reply: bytes) -> bool:
+    return isinstance(read(reply), Refusal)
 
 
 if __name__ == "__main__":

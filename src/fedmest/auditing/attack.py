@@ -7,22 +7,20 @@ from functools import cached_property
 
 import numpy as np
 
-from fedmest.auditing.found import Audit
-from fedmest.auditing.scenes import COLUMNS, Scene, Stage
-from fedmest.engines import LocalEngine
-from fedmest.errors import InputError
-from fedmest.federation import Index
-from fedmest.fitting import privacy_report
-from fedmest.methods import Server, Step
-from fedmest.models import Clipping
-from fedmest.privacy.gdp import Array
-from fedmest.privacy.statement import PrivacyReport
-from fedmest.queries import Ask, Histogram, Query
-from fedmest.queries.histogram import SCORE_GRID
-from fedmest.scaling import FINE_BINS, SIGNED_GRID, Scaling
-from fedmest.terms import Terms
+from fedmest.auditing.result import AuditResult
+from fedmest.auditing.scenarios import AuditTarget, Scenario
+from fedmest.core.exceptions import InputError
+from fedmest.core.typing import FloatArray, IntArray
+from fedmest.privacy.report import PrivacyReport
+from fedmest.queries import Query, QueryInputs
+from fedmest.queries.schedule import Step
+from fedmest.runs.backend import LocalBackend
+from fedmest.runs.execute import privacy_report
+from fedmest.runs.phases.clip_norm import ClipNorm
+from fedmest.runs.runner import Run
+from fedmest.runs.spec import RunSpec
 
-BOUND = 1.0  # where the run would buy one: the server may say what it likes, noise follows
+CLIP_NORM = 1.0  # where the run would estimate one: the server may say what it likes, noise follows
 SPLITS = 8  # of rows into halves, where a query reads halves: the attacker does not know which
 ROOM = 4_000_000  # numbers in the rows of the games that are played at once
 LOOKED_AT = 4  # coordinates of a release, in which noise is looked through
@@ -30,85 +28,94 @@ BEYOND_CHANCE = 8.0  # standard errors of a correlation, of which there are a hu
 
 
 @dataclass
-class Ruler:
-    """In the place of noise: so many standard deviations of it everywhere. None of them is silence, what the attacker
-    knows beforehand; one tells how much noise is in a reply.
+class UnitNoise:
+    """Deterministic stand-in for noise: adds `scale` standard deviations to every value.
+
+    `scale=0` gives the noiseless reply, `scale=1` shows how much noise a reply contains.
+
+    Attributes
+    ----------
+    scale : float
+    saw_local_steps : bool
+        Whether noise went on local steps.
     """
 
-    unit: float
-    stepwise: bool = False  # whether noise went on local steps
+    scale: float
+    saw_local_steps: bool = False
 
-    def add(self, values: Array, sds: Array, sites: Index, release: int = 0) -> None:
-        values += self.unit * sds[:, None]
+    def add(self, values: FloatArray, sds: FloatArray, sites: IntArray, release: int = 0) -> None:
+        values += self.scale * sds[:, None]
 
-    def add_step(self, values: Array, sd: float, site: int, step: int) -> None:
-        self.stepwise = True
-        values += self.unit * sd
+    def add_step(self, values: FloatArray, sd: float, site: int, step: int) -> None:
+        self.saw_local_steps = True
+        values += self.scale * sd
 
 
 @dataclass(frozen=True)
 class Message:
     """What the server sends in a round, and how its replies are read."""
 
-    theta: Array
-    edges: Array | None
-    silent: Array  # (2, floats): the replies without noise
-    sds: Array
-    directions: Array  # (floats, k): replies times these are the evidence
-    looked: Index  # coordinates in which noise is looked through
+    theta: FloatArray
+    edges: FloatArray | None
+    silent: FloatArray  # (2, floats): the replies without noise
+    sds: FloatArray
+    directions: FloatArray  # (floats, k): replies times these are the evidence
+    looked: IntArray  # coordinates in which noise is looked through
     evidence: float  # the square of what the round adds to mu, were it Gaussian
     additive: bool  # noise is added last, of the size that is stated
     gaussian: bool
 
     @property
-    def middle(self) -> Array:
+    def middle(self) -> FloatArray:
         """To take off, so that no digits are lost."""
         return np.asarray(self.silent.mean(axis=0))
 
 
 @dataclass(frozen=True)
-class World:
+class Transcript:
     """What games with one of the data sets gave."""
 
-    features: Array  # (games, ...): evidence of the site under attack, of the one beside it, and coordinates of both
-    noise: Array  # those coordinates, less what they would be without noise
+    features: (
+        FloatArray  # (games, ...): evidence of the site under attack, of the one beside it, and coordinates of both
+    )
+    noise: FloatArray  # those coordinates, less what they would be without noise
     bare: bool  # some reply had no noise at all
 
 
 class Attack:
     """The messages of all rounds, chosen for a scene."""
 
-    def __init__(self, stage: Stage, scene: Scene) -> None:
-        self.stage, self.scene, self.leak = stage, scene, ""
-        rows = [scene.rows(other) for other in (False, True)]
+    def __init__(self, target: AuditTarget, scenario: Scenario) -> None:
+        self.target, self.scenario, self.leak = target, scenario, ""
+        rows = [scenario.rows(other) for other in (False, True)]
         X, y = np.vstack([rows[0][0], rows[1][0]]), np.concatenate([rows[0][1], rows[1][1]])
-        runs = [stage.run(X, y, np.repeat([0, 1], len(rows[0][1])), seed) for seed in range(SPLITS)]
-        self.terms, self.engines = runs[0][0], [engine for _, engine in runs]
-        for engine in self.engines:  # the same rows in the same half, with either data set
-            engine.keys = engine.keys[[0, 0]]
-            engine.rescale(Scaling.none(COLUMNS))
-        self.clipping = self._bound()
-        if self.terms.scaling == "data":
+        runs = [target.run(X, y, np.repeat([0, 1], len(rows[0][1])), seed) for seed in range(SPLITS)]
+        self.spec, self.backends = runs[0][0], [backend for _, backend in runs]
+        for backend in self.backends:  # the same rows in the same half, with either data set
+            backend.keys = backend.keys[[0, 0]]
+        self.clip_norm = self._clip_norm()
+        self.clipping = self.spec.clipping(self.clip_norm)
+        if self.spec.scaling == "data":
             self.leak = "means and standard deviations of the features, which are read off the rows"
-        self.best: dict[Query, Array] = {}  # the theta to send with a query
-        self.messages = [self._message(number, step) for number, step in enumerate(self.terms.plan.steps)]
+        self.best: dict[Query, FloatArray] = {}  # the theta to send with a query
+        self.messages = [self._message(step) for step in self.spec.schedule.steps]
 
     @cached_property
     def report(self) -> PrivacyReport:
         """What the accountant says of the schedule, carried out."""
-        return privacy_report(self._ask_all(self.terms, self.engines[0], lambda values, message: None), [], "")
+        return privacy_report(self._ask_all(self.spec, self.backends[0], lambda values, message: None), "")
 
     @cached_property
     def claim(self) -> float:
-        release = self.stage.release
+        release = self.target.release
         if release is None:
             return self.report.mu
-        prices = {_kind(r.what): 0.0 for r in self.report.releases}
+        costs = {_kind(r.what): 0.0 for r in self.report.releases}
         for r in self.report.releases:
-            prices[_kind(r.what)] += float(r.mu[0]) ** 2
-        if release not in prices:
-            raise InputError(f"this run has no release {release!r}; choose one of {', '.join(prices)}")
-        return math.sqrt(prices[release])
+            costs[_kind(r.what)] += float(r.mu[0]) ** 2
+        if release not in costs:
+            raise InputError(f"this run has no release {release!r}; choose one of {', '.join(costs)}")
+        return math.sqrt(costs[release])
 
     @property
     def promise(self) -> float:
@@ -119,70 +126,60 @@ class Attack:
         """mu of the whole transcript, where every reply is Gaussian."""
         return math.sqrt(self.promise) if all(message.gaussian for message in self.messages) else None
 
-    def _bound(self) -> Clipping:
+    def _clip_norm(self) -> float:
         """What the server says; where the run reads it off the rows without noise, the attacker compares."""
-        terms, wish = self.terms, self.terms.wishes.bound
-        if wish != "paper":
-            return terms.clipping(BOUND if isinstance(wish, str) else float(wish or BOUND))
-        told = []
+        given = self.spec.settings.clip_norm
+        if given != "paper":
+            return CLIP_NORM if isinstance(given, str) else float(given or CLIP_NORM)
+        found = []
         for other in (False, True):
-            X, y = self.scene.rows(other)
-            alone, engine = self.stage.run(X, y, np.zeros(len(y)), 0)
-            told.append(engine.paper_bound(alone.model.start(alone.setting.columns, 0)))
-        if told[0] != told[1]:
-            self.leak = f"the clipping bound, {told[0]:.3g} or {told[1]:.3g}, which is read off the rows"
-        return terms.clipping(max(*told, 1e-3))
+            X, y = self.scenario.rows(other)
+            alone, backend = self.target.run(X, y, np.zeros(len(y)), 0)
+            found.append(backend.paper_clip_norm(alone.model.start(alone.context.columns, 0)))
+        if found[0] != found[1]:
+            self.leak = f"the clip norm, {found[0]:.3g} or {found[1]:.3g}, which is read off the rows"
+        return max(*found, 1e-3)
 
-    def _edges(self, number: int, step: Step) -> Array | None:
-        query = step.query
-        if not isinstance(query, Histogram):
-            return None
-        if query.of != "columns":
-            return SCORE_GRID[None]
-        if number == 0:
-            return np.tile(SIGNED_GRID, (query.groups, 1))
-        spans = [5000.0 if column == 0 else 10.0 for column in query.columns]
-        return np.stack([np.linspace(-span, span, FINE_BINS + 1) for span in spans])
+    def _message(self, step: Step) -> Message:
+        """The message at whose theta the two data sets give replies farthest apart.
 
-    def _message(self, number: int, step: Step) -> Message:
-        """The theta of the scene's at which the two data sets give replies farthest apart; of those that are nearly as
-        good the first, at which noise in local steps does less harm.
+        Of those that are nearly as good it is the first, at which noise in local steps does less harm.
         """
         if step.query in self.best:
-            return self._reading(number, step, self.best[step.query])
-        found = [self._reading(number, step, theta) for theta in self.scene.thetas]
+            return self._reading(step, self.best[step.query])
+        found = [self._reading(step, theta) for theta in self.scenario.thetas]
         most = max(message.evidence for message in found)
         message = next(message for message in found if message.evidence >= 0.8 * most)
         self.best[step.query] = message.theta
         return message
 
-    def _reading(self, number: int, step: Step, theta: Array) -> Message:
+    def _reading(self, step: Step, theta: FloatArray) -> Message:
         """How to read replies: along the move from one data set to the other, over the variance of the noise."""
         query, mus = step.query, step.mus[:, :1]
-        edges, clipping = self._edges(number, step), query.clipping(self.clipping, self.terms.model)
-        ask = Ask(theta, clipping, self._penalty(), edges=edges, bound=self.clipping.bound)
+        edges, clipping = query.sample_edges(), query.clipping(self.clipping, self.spec.model)
+        inputs = QueryInputs(theta, clipping, self._penalty(), edges=edges)
         kinds = [_kind(release.what) for release in query.releases()]
 
-        def reply(engine: LocalEngine, ruler: Ruler, prices: Array) -> Array:
-            return query.answer(engine.data, np.arange(2), ask, prices, ruler)
+        def reply(backend: LocalBackend, unit_noise: UnitNoise, costs: FloatArray) -> FloatArray:
+            return query.answer(backend.data, np.arange(2), inputs, costs, unit_noise)
 
-        split = any(release.part != "all" for release in query.releases()) or bool(query.gaps)
-        silent = [reply(engine, Ruler(0.0), mus) for engine in (self.engines if split else self.engines[:1])]
-        ruler = Ruler(1.0)
-        sds = np.abs(reply(self.engines[0], ruler, mus) - silent[0])
-        if ruler.stepwise:
+        split = any(release.part != "all" for release in query.releases()) or bool(query.unproved)
+        silent = [reply(backend, UnitNoise(0.0), mus) for backend in (self.backends if split else self.backends[:1])]
+        unit_noise = UnitNoise(1.0)
+        sds = np.abs(reply(self.backends[0], unit_noise, mus) - silent[0])
+        if unit_noise.saw_local_steps:
             sds /= math.sqrt(len(mus))
-        stated = query.noise_sds(self.terms.facts.sizes[:1].astype(float), clipping, mus)[:, 0]
+        stated = query.noise_sds(self.spec.data.sizes[:1].astype(float), clipping, mus)[:, 0]
         close = np.isclose(sds[:, :, None], stated, rtol=1e-6, atol=1e-13 * float(np.abs(silent[0]).max())).any(axis=2)
-        additive = not ruler.stepwise and bool(close.all())
+        additive = not unit_noise.saw_local_steps and bool(close.all())
         groups = [np.ones(len(sds[0]), dtype=bool)]
-        if len(set(kinds)) > 1:  # a release is what its price moves
+        if len(set(kinds)) > 1:  # a release is what its cost moves
             doubled = [mus * np.where(np.arange(len(mus)) == r, 2.0, 1.0)[:, None] for r in range(len(mus))]
-            moved = [np.abs(reply(self.engines[0], Ruler(1.0), prices) - silent[0])[0] for prices in doubled]
+            moved = [np.abs(reply(self.backends[0], UnitNoise(1.0), costs) - silent[0])[0] for costs in doubled]
             groups = [np.abs(there - sds[0]) > 0.1 * sds[0] for there in moved]
         else:
             kinds = kinds[:1]
-        wanted = [group for group, kind in zip(groups, kinds, strict=True) if self.stage.release in (None, kind)]
+        wanted = [group for group, kind in zip(groups, kinds, strict=True) if self.target.release in (None, kind)]
         floor = np.maximum(sds[0], 1e-12)
         moves = [_distinct([(second - first) * group for first, second in silent]) for group in wanted]
         flat = [move for some in moves for move in some]
@@ -194,44 +191,51 @@ class Attack:
         looked = np.array([i for group in wanted for i in np.flatnonzero(group)[:most]], dtype=np.int64)
         gaussian = additive and len(flat) == len(wanted) and bool(np.allclose(sds[0], sds[1], rtol=1e-6))
         return Message(
-            theta, edges, silent[0], floor, np.array([move / floor**2 for move in flat]).reshape(-1, len(floor)).T,
-            looked, evidence, additive, gaussian,
-        )  # fmt: skip
+            theta,
+            edges,
+            silent[0],
+            floor,
+            np.array([move / floor**2 for move in flat]).reshape(-1, len(floor)).T,
+            looked,
+            evidence,
+            additive,
+            gaussian,
+        )
 
-    def _penalty(self) -> Array:
-        return np.full(self.terms.setting.shape, float(self.terms.wishes.ridge))
+    def _penalty(self) -> FloatArray:
+        return np.full(self.spec.context.shape, float(self.spec.settings.ridge))
 
-    def _ask_all(self, terms: Terms, engine: LocalEngine, read: Callable[[Array, Message], None]) -> Server:
-        """The whole schedule, put to all sites of an engine."""
-        steps = terms.plan.steps
-        server = Server(terms.setting, steps, engine.answer, self.clipping, self._penalty())
-        for step, message in zip(steps, self.messages, strict=True):
-            read(server.ask(step, message.theta, edges=message.edges).values, message)
-        return server
+    def _ask_all(self, spec: RunSpec, backend: LocalBackend, read: Callable[[FloatArray, Message], None]) -> Run:
+        """The whole schedule, put to all sites of a backend."""
+        run = Run(spec, backend, state=spec.initial_state().having(ClipNorm(self.clip_norm)))
+        for step, message in zip(spec.schedule.steps, self.messages, strict=True):
+            read(run.ask(step, message.theta, edges=message.edges).values, message)
+        return run
 
-    def play(self, other: bool, games: int, seed: int) -> World:
+    def play(self, other: bool, games: int, seed: int) -> Transcript:
         """As many games as are judged, and as many again to learn from, half of either with this data set."""
-        first, rows = self.scene.rows(False), self.scene.rows(other)
+        first, rows = self.scenario.rows(False), self.scenario.rows(other)
         batch = max(1, min(games, ROOM // (2 * rows[0].size)))
-        worlds = []
+        transcripts = []
         for begin in range(0, games, batch):
             count = min(batch, games - begin)
             X, y = (np.concatenate([np.concatenate([a, b])] * count) for a, b in zip(rows, first, strict=True))
-            word = int(np.random.default_rng([seed, begin, int(other)]).integers(2**63))
-            run = self.stage.run(X, y, np.repeat(np.arange(2 * count), len(rows[1])), word)
-            worlds.append(self._batch(*run, int(other)))
-        return World(
-            np.concatenate([w.features for w in worlds]), np.concatenate([w.noise for w in worlds]),
-            any(w.bare for w in worlds),
-        )  # fmt: skip
+            seed64 = int(np.random.default_rng([seed, begin, int(other)]).integers(2**63))
+            run = self.target.run(X, y, np.repeat(np.arange(2 * count), len(rows[1])), seed64)
+            transcripts.append(self._batch(*run, int(other)))
+        return Transcript(
+            np.concatenate([w.features for w in transcripts]),
+            np.concatenate([w.noise for w in transcripts]),
+            any(w.bare for w in transcripts),
+        )
 
-    def _batch(self, terms: Terms, engine: LocalEngine, other: int) -> World:
-        evidence: list[Array] = []
-        coordinates: list[Array] = []
-        noise: list[Array] = []
+    def _batch(self, spec: RunSpec, backend: LocalBackend, other: int) -> Transcript:
+        evidence: list[FloatArray] = []
+        coordinates: list[FloatArray] = []
+        noise: list[FloatArray] = []
         bare = False
 
-        def read(values: Array, message: Message) -> None:
+        def read(values: FloatArray, message: Message) -> None:
             nonlocal bare
             evidence.append((values - message.middle) @ message.directions)
             coordinates.append(((values - message.middle) / message.sds)[:, message.looked])
@@ -242,14 +246,14 @@ class Attack:
             noise.append(left[:, message.looked])
             bare |= message.additive and len(message.looked) > 0 and bool((np.abs(left).max(axis=1) < 1e-9).any())
 
-        self._ask_all(terms, engine, read)
-        told, seen, left = (
+        self._ask_all(spec, backend, read)
+        shown, seen, left = (
             np.concatenate([both[::2], both[1::2]], axis=1)
             for both in (np.concatenate(parts, axis=1) for parts in (evidence, coordinates, noise))
         )
-        return World(np.concatenate([told, seen], axis=1), left, bare)
+        return Transcript(np.concatenate([shown, seen], axis=1), left, bare)
 
-    def repeats(self, first: World, second: World) -> str:
+    def repeats(self, first: Transcript, second: Transcript) -> str:
         """What undoes the noise of these games whatever its size, if anything does.
 
         Noise of other rounds, releases and sites has nothing in common with a coordinate's; local steps mix that of
@@ -275,14 +279,22 @@ class Attack:
         return ""
 
     def verdict(
-        self, claim: float, lower: float, exact: float | None, confidence: float, games: int, wrong: tuple[int, int],
-        observer: str, leak: str, scores: tuple[Array, Array] = (np.zeros(0), np.zeros(0)),
-    ) -> Audit:  # fmt: skip
-        stage = self.stage
-        certified = self.report.certified and self.terms.scaling != "data"
-        return Audit(
-            stage.kind.id, stage.model_name, stage.calibration, observer, stage.release, claim, lower, exact,
-            confidence, games, *wrong, self.scene.name, certified, leak, scores,
+        self,
+        claim: float,
+        lower: float,
+        exact: float | None,
+        confidence: float,
+        games: int,
+        wrong: tuple[int, int],
+        observer: str,
+        leak: str,
+        scores: tuple[FloatArray, FloatArray] = (np.zeros(0), np.zeros(0)),
+    ) -> AuditResult:
+        target = self.target
+        certified = self.report.certified and self.spec.scaling != "data"
+        return AuditResult(
+            target.kind.id, target.model_name, target.calibration, observer, target.release, claim, lower, exact,
+            confidence, games, *wrong, self.scenario.name, certified, leak, scores,
         )  # fmt: skip
 
 
@@ -290,7 +302,7 @@ def _kind(what: str) -> str:
     return "local steps" if what.startswith("local step") else what
 
 
-def _distinct(moves: list[Array]) -> list[Array]:
+def _distinct(moves: list[FloatArray]) -> list[FloatArray]:
     """Those that are no multiples of earlier ones; one at least."""
     kept = [max(moves, key=lambda move: float(np.linalg.norm(move)))]
     for move in moves:

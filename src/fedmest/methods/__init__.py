@@ -1,7 +1,7 @@
 """The methods, by id. A new one is a file with a subclass of Method and a line here."""
 
-from fedmest.errors import InputError
-from fedmest.methods.base import CALIBRATIONS, WEIGHTS, Method, Moves, NotTraced, Record, Server, Setting, Step
+from fedmest.core.exceptions import InputError
+from fedmest.methods.base import Method, NoiseModel, NoNoiseModel, Runner
 from fedmest.methods.baselines import LocalFits, Pooled
 from fedmest.methods.fedavg import FedAvg, NonPrivateFedAvg
 from fedmest.methods.fedhybrid import FedHybrid
@@ -22,12 +22,25 @@ METHODS: dict[str, type[Method]] = {
 
 
 def method_named(name: str) -> type[Method]:
+    """Class of a method, by its id.
+
+    Parameters
+    ----------
+    name : str
+        An id: a key of `METHODS`.
+
+    Returns
+    -------
+    type of Method
+
+    Raises
+    ------
+    InputError
+        If there is no such method.
+    """
     if name not in METHODS:
         raise InputError(f"there is no method {name!r}; choose one of {', '.join(METHODS)}")
     return METHODS[name]
 
 
-__all__ = [
-    "CALIBRATIONS", "METHODS", "WEIGHTS", "Method", "Moves", "NotTraced", "Record", "Server", "Setting", "Step",
-    "method_named",
-]  # fmt: skip
+__all__ = ["METHODS", "Method", "NoNoiseModel", "NoiseModel", "Runner", "method_named"]

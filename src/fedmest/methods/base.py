@@ -1,288 +1,316 @@
-"""What a method is made of: a schedule of steps, written before any row is read, and the server's side of the run."""
+"""What a method is made of: a schedule of steps, written before any row is read, and the updates between them."""
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
-from functools import cached_property
-from typing import Any, ClassVar, Protocol
+from collections.abc import Sequence
+from dataclasses import fields
+from types import NoneType, UnionType
+from typing import Any, ClassVar, Literal, Protocol, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
-from fedmest.checkpoint import Checkpoint, Kept
-from fedmest.errors import InputError
-from fedmest.federation import Index
+from fedmest.core.exceptions import InputError
+from fedmest.core.typing import FloatArray
 from fedmest.models import Clipping, Model
-from fedmest.privacy.budget import split
-from fedmest.privacy.gdp import Array
-from fedmest.queries import Ask, Query
-
-WEIGHTS = ("size", "optimal")
-CALIBRATIONS = ("certified", "paper")
-LARGEST_KEPT = 10_000  # parameters up to which every iterate is kept; networks have hundreds of thousands
+from fedmest.queries.schedule import PublicContext, Replies, RoundRecord, Step
 
 
-@dataclass(frozen=True)
-class Setting:
-    """The public facts that a schedule may depend on. There is no row in it."""
+class Runner(Protocol):
+    """The run as a method sees it. A method reaches sites through `ask` alone.
 
-    model: Model
-    sizes: Index
-    columns: int
-    mu: float
-    calibration: str = "certified"
-    clip: str = "consistent"
-    schedule: str = "geometric"
-    weighting: str = "size"
-    weight_constant: float = 1.0
-    participation: float = 1.0
-    seed: int = 0  # of public draws, the start of a network and who takes part; the noise has another
-
-    @property
-    def paper(self) -> bool:
-        return self.calibration == "paper"
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Shape of theta."""
-        return self.model.shape(self.columns)
-
-    @cached_property
-    def everyone(self) -> Index:
-        return np.arange(len(self.sizes), dtype=np.int64)
-
-    def damping(self, eta: float) -> float:
-        """How much a gradient step shrinks what came before it, guessed from the model's typical curvature."""
-        return min(max(1.0 - eta * self.model.typical_curvature, 0.5), 0.99)
-
-    def weights(self, releases: int = 1) -> Array:
-        """Aggregation weights, summing to one: by size, or the paper's optimal ones (after its Theorem 1)."""
-        n = self.sizes.astype(float)
-        if self.weighting == "size" or math.isinf(self.mu):
-            return np.asarray(n / n.sum())
-        d = math.prod(self.shape)
-        sampling = self.weight_constant * d / n
-        privacy = d * max(d, math.log(n.sum())) * releases / (self.mu * n) ** 2
-        w = 1.0 / (sampling + privacy)
-        return np.asarray(w / w.sum())
-
-
-@dataclass(frozen=True)
-class Step:
-    """One round: a query, the price of each of its releases, who takes part, and how replies are weighted.
-
-    `mus` is (releases, 1) where all sites pay alike, else (releases, sites taking part).
+    Attributes
+    ----------
+    context : PublicContext
+        Public facts of the run.
+    clipping : Clipping
+        How rows are clipped from here on.
+    penalty : FloatArray
+        Ridge on each coefficient, on the scale of the fit.
+    site_params : FloatArray or None
+        Every site's own estimate; set by methods that have them.
+    last_record : RoundRecord
+        The last round that was carried out.
     """
 
-    query: Query
-    mus: Array
-    sites: Index
-    weights: Array
-
-    def only(self, sites: Index) -> "Step":
-        """The step as it went where some sites did not answer: the others stand in for them, by weight."""
-        if len(sites) == len(self.sites):
-            return self
-        there = np.isin(self.sites, sites)
-        weights = self.weights[there]
-        mus = self.mus if self.mus.shape[1] == 1 else self.mus[:, there]
-        return Step(self.query, mus, sites, weights * (self.weights.sum() / weights.sum()))
-
-
-@dataclass
-class Record:
-    """What happened in a round: who was asked, and pays, who answered, and the clipping it ran with."""
-
-    asked: Step
-    step: Step
-    clipping: Clipping
-    sizes: Array
-    floats_up: int
-    floats_down: int
+    context: PublicContext
+    site_params: FloatArray | None
 
     @property
-    def sensitivities(self) -> Array:
-        """(releases, sites); zero where the round was not private."""
-        if np.isinf(self.step.mus).all():
-            return np.zeros((len(self.step.mus), len(self.sizes)))
-        return self.step.query.sensitivity(self.sizes, self.clipping)
+    def clipping(self) -> Clipping:
+        """How rows are clipped from here on."""
 
     @property
-    def sds(self) -> Array:
-        """Standard deviations of the noise, (releases, sites)."""
-        return self.step.query.noise_sds(self.sizes, self.clipping, self.step.mus)
+    def penalty(self) -> FloatArray:
+        """Ridge on each coefficient, on the scale of the fit."""
 
+    @property
+    def last_record(self) -> RoundRecord:
+        """The last round that was carried out."""
 
-@dataclass(frozen=True)
-class Replies:
-    """What the sites sent in one round, and who they are.
-
-    Of large models a checkpoint holds only the weighted sum. Sites that are asked again repeat themselves to the last
-    bit, as their noise is the same, so that this costs time and no privacy.
-    """
-
-    ask_again: Callable[[], Array]
-    sites: Index
-    kept: Kept
-
-    @cached_property
-    def values(self) -> Array:
-        """One row a site that took part."""
-        return self.kept.values if self.kept.values is not None else self.ask_again()
-
-    def combined(self) -> Array:
-        """Weighted sum, in the order of the sites' names whatever order they answered in."""
-        return self.kept.combined
-
-
-@dataclass
-class Server:
-    """The server's side of a run. It reaches sites through `answer` only, and only along the schedule."""
-
-    setting: Setting
-    schedule: Sequence[Step]
-    answer: Callable[[int, Step, Ask], tuple[Array, Index]]
-    clipping: Clipping
-    penalty: Array
-    records: list[Record] = field(default_factory=list)
-    history: list[Array] = field(default_factory=list)
-    site_thetas: Array | None = None
-    on_round: Callable[[int, int], None] | None = None
-    on_theta: Callable[[Array], None] | None = None
-    checkpoint: Checkpoint | None = None
-    last: Replies | None = None
-
-    def __post_init__(self) -> None:
-        self.sizes = self.setting.sizes.astype(float)
-
-    def start(self) -> Array:
-        """Where a method begins: zero, or a network's random start. Public."""
-        return self.setting.model.start(self.setting.columns, self.setting.seed)
+    def start(self) -> FloatArray:
+        """Start of a method: zero, or a network's random start. Public."""
 
     def ask(
-        self, step: Step, theta: Array, *, drifts: Array | None = None, edges: Array | None = None
+        self, step: Step, params: FloatArray, *, drifts: FloatArray | None = None, edges: FloatArray | None = None
     ) -> Replies:
-        """Put the next step of the schedule to its sites."""
-        number = len(self.records)
-        if number >= len(self.schedule) or self.schedule[number] is not step:
-            raise RuntimeError(f"round {number + 1}: the method asked for a step that is not next in its schedule")
-        if not np.isfinite(theta).all():
-            raise InputError(
-                f"the estimate stopped being finite in round {number + 1}: the steps are too long; lower eta, or scale "
-                "the features (declare bounds)"
-            )
-        clipping = step.query.clipping(self.clipping, self.setting.model)
-        ask = Ask(theta, clipping, self.penalty, drifts, edges, self.clipping.bound)
-        kept = self.checkpoint.load(number) if self.checkpoint is not None else None
-        done = step.only(kept.sites) if kept is not None else step
-        if kept is None:
-            values, sites = self.answer(number, step, ask)
-            done = step.only(sites)
-            kept = Kept(np.einsum("i,ij->j", done.weights, values), sites, values)
-            if self.checkpoint is not None:
-                self.checkpoint.save(number, kept)
-        sizes = self.sizes if len(done.sites) == len(self.sizes) else self.sizes[done.sites]
-        self.records.append(Record(step, done, ask.clipping, sizes, len(kept.combined), ask.floats_down))
-        if self.on_round is not None:
-            self.on_round(len(self.records), len(self.schedule))
-        self.last = Replies(lambda: self.answer(number, step, ask)[0], done.sites, kept)
-        return self.last
+        """Ask the sites of the next step of the schedule.
 
-    def last_noise(self, release: int) -> float:
-        """Standard deviation of the noise in each number that the last round's replies added up to."""
-        record = self.records[-1]
-        return float(np.linalg.norm(record.step.weights * record.sds[release]))
+        Parameters
+        ----------
+        step : Step
+            The next step; any other is refused.
+        params : FloatArray
+            Coefficients at which the query is answered.
+        drifts : FloatArray, optional
+            Added to every local gradient; one for each site where it has three dimensions.
+        edges : FloatArray, optional
+            Bin edges of histograms.
 
-    def note(self, theta: Array) -> Array:
-        """Keep an iterate for `Result.history` (of large models only the last) and hand it back."""
-        if theta.size > LARGEST_KEPT:
-            self.history.clear()
-        self.history.append(theta - theta.mean(axis=0) if len(theta) > 1 else theta.copy())
-        if self.on_theta is not None:
-            self.on_theta(self.history[-1])
-        return theta
+        Returns
+        -------
+        Replies
+
+        Raises
+        ------
+        ScheduleError
+            If the step is not the next one.
+        """
+
+    def record(self, params: FloatArray) -> FloatArray:
+        """Keep an iterate for `Result.history`.
+
+        Parameters
+        ----------
+        params : FloatArray
+            The iterate, on the scale of the fit.
+
+        Returns
+        -------
+        FloatArray
+            The same array.
+        """
 
 
-class Moves(Protocol):
-    """Who wants to know how a method turns noise into error: a prediction, or an interval."""
+class NoiseModel(Protocol):
+    """Propagation of noise to the estimate, one update at a time; implemented by predictions and by covariances."""
 
     def gradient(self, step: Step, eta: float) -> None:
-        """The server takes a step along the average of noisy gradients."""
+        """Server step along the average of noisy gradients.
+
+        Parameters
+        ----------
+        step : Step
+            Step that releases the gradients.
+        eta : float
+            Step size.
+        """
 
     def descent(self, step: Step, eta: float, server_eta: float = 1.0) -> None:
-        """Sites take noisy steps of their own, and the server goes to the average of where they end."""
+        """Noisy local steps at the sites; the server moves towards the average of their results.
+
+        Parameters
+        ----------
+        step : Step
+            Step that releases the local estimates.
+        eta : float
+            Step size of the sites.
+        server_eta : float, default 1.0
+            Share of the way that the server goes towards the average.
+        """
 
     def newton(self, step: Step) -> None:
-        """The server divides the average of noisy gradients by that of noisy curvatures."""
+        """Newton step of the server from averages of noisy gradients and of noisy curvatures.
+
+        Parameters
+        ----------
+        step : Step
+            Step that releases both.
+        """
 
     def moments(self, step: Step) -> None:
-        """The server solves the normal equations of averaged noisy second moments."""
+        """Solution of the normal equations of averaged noisy second moments.
+
+        Parameters
+        ----------
+        step : Step
+            Step that releases the moments.
+        """
 
 
-class NotTraced(InputError):
-    """What the moves of this method do to noise is not worked out, or not for these options."""
+class NoNoiseModel(InputError):
+    """A method, or some of its options, for which the propagation of noise is not worked out."""
 
 
-class _Deaf:
-    """Moves that nobody listens to."""
+class NullNoiseModel:
+    """A noise model that ignores all moves."""
 
-    def _nothing(self, *move: object) -> None:
+    def _ignore(self, *move: object) -> None:
         pass
 
-    gradient = descent = newton = moments = _nothing
+    gradient = descent = newton = moments = _ignore
 
 
 class Method:
-    """A federated estimator. Subclasses are frozen dataclasses whose fields are the options users may set."""
+    """A federated estimator. Subclasses are frozen dataclasses whose fields are the options that users may set.
+
+    Attributes
+    ----------
+    id, display_name, release_summary : str
+        Its name on the command line, its name in tables and figures, and what sites release in it.
+    private : bool
+        Whether its releases are noised; False for baselines.
+    supports_client_sampling : bool
+        Whether `participation` below one is possible.
+    in_paper : bool
+        Whether ``calibration="paper"`` is possible.
+    inapplicable_options : dict
+        Options without meaning under a calibration: they are refused.
+    clip_target : str
+        What the clip norm bounds: rows' "scores", or whole "records".
+    clip_quantile : float or None
+        Quantile of the rows at which a private clip norm is set; None: that of the model.
+    models : tuple of str
+        Regressions by name, or "network"; empty: all regressions.
+    networks : bool
+        Whether it fits networks as well.
+    needs_site_values : bool
+        Whether the server must see single replies, and not their sum alone.
+    param_grid : dict
+        Values of options that a plan chooses from.
+    rounds_grid : dict
+        The option that sets the number of rounds, and values to draw curves for.
+    quick_options : dict
+        Options for short runs, as in audits of networks.
+    """
 
     id: ClassVar[str]
-    title: ClassVar[str]
-    sends: ClassVar[str]
+    display_name: ClassVar[str]
+    release_summary: ClassVar[str]
     private: ClassVar[bool] = True
-    samples_sites: ClassVar[bool] = False
+    supports_client_sampling: ClassVar[bool] = False
     in_paper: ClassVar[bool] = True
-    foreign: ClassVar[dict[str, tuple[str, ...]]] = {}  # options without meaning under a calibration
-    bounds: ClassVar[str] = "scores"  # what the clipping bound holds: rows' scores, or whole records
-    bound_quantile: ClassVar[float | None] = None  # where a bought bound is put; None: where the model says
-    models: ClassVar[tuple[str, ...]] = ()  # regressions by name, or "network"; empty: all regressions
-    networks: ClassVar[bool] = False  # takes networks as well
-    tries: ClassVar[dict[str, tuple[Any, ...]]] = {}  # values of options that a plan chooses from
-    paces: ClassVar[dict[str, tuple[int, ...]]] = {}  # the option that sets the number of rounds, and values to draw
+    inapplicable_options: ClassVar[dict[str, tuple[str, ...]]] = {}
+    clip_target: ClassVar[str] = "scores"
+    clip_quantile: ClassVar[float | None] = None
+    models: ClassVar[tuple[str, ...]] = ()
+    networks: ClassVar[bool] = False
+    needs_site_values: ClassVar[bool] = False
+    param_grid: ClassVar[dict[str, tuple[Any, ...]]] = {}
+    rounds_grid: ClassVar[dict[str, tuple[int, ...]]] = {}
+    quick_options: ClassVar[dict[str, Any]] = {}
 
-    def schedule(self, s: Setting) -> list[Step]:
-        """All rounds with their prices, from public facts alone; prices compose to at most s.mu at every site."""
+    def schedule(self, context: PublicContext) -> list[Step]:
+        """All rounds with their costs, from public facts alone.
+
+        Parameters
+        ----------
+        context : PublicContext
+            Public facts of the run.
+
+        Returns
+        -------
+        list of Step
+            At every site their costs compose to at most ``context.mu``.
+        """
         raise NotImplementedError
 
-    def run(self, server: Server, steps: Sequence[Step]) -> Array:
-        """Carry the steps out; the estimate (outputs, d)."""
+    def run(self, runner: Runner, steps: Sequence[Step]) -> FloatArray:
+        """Carry the steps out.
+
+        Parameters
+        ----------
+        runner : Runner
+            The run, which asks the sites.
+        steps : sequence of Step
+            The schedule, as `schedule` wrote it.
+
+        Returns
+        -------
+        FloatArray
+            The estimate (outputs, d), on the scale of the fit.
+        """
         raise NotImplementedError
 
-    def propagate(self, moves: Moves, steps: Sequence[Step]) -> None:
-        """Tell the moves of `run`, one by one: what predictions, plans and standard errors are made of."""
-        raise NotTraced("what its moves do to noise is not worked out")
+    def propagate_noise(self, noise_model: NoiseModel, steps: Sequence[Step]) -> None:
+        """Report the updates of `run` to a noise model, one by one: for predictions, plans and standard errors.
 
-    def untraced(self, steps: Sequence[Step]) -> str | None:
-        """Why `propagate` has nothing to tell, if so; found out before anything is spent."""
+        Parameters
+        ----------
+        noise_model : NoiseModel
+            Receives the updates.
+        steps : sequence of Step
+            The schedule, as `schedule` wrote it.
+
+        Raises
+        ------
+        NoNoiseModel
+            If the propagation of noise is not worked out.
+        """
+        raise NoNoiseModel("how its noise becomes error is not worked out")
+
+    def noise_model_gap(self, steps: Sequence[Step]) -> str | None:
+        """Reason why `propagate_noise` is not possible; known before anything is spent.
+
+        Parameters
+        ----------
+        steps : sequence of Step
+            The schedule, as `schedule` wrote it.
+
+        Returns
+        -------
+        str or None
+            The reason; None if it is possible.
+        """
         try:
-            self.propagate(_Deaf(), steps)
-        except NotTraced as reason:
+            self.propagate_noise(NullNoiseModel(), steps)
+        except NoNoiseModel as reason:
             return str(reason)
         return None
 
     @classmethod
-    def takes(cls, model: Model) -> bool:
-        return model.name in cls.models if model.linear and cls.models else model.linear or cls.networks
+    def supports(cls, model: Model) -> bool:
+        """Whether the method fits a model.
+
+        Parameters
+        ----------
+        model : Model
+            A regression or a network.
+
+        Returns
+        -------
+        bool
+        """
+        known = model.has_coefficients
+        return model.name in cls.models if known and cls.models else known or cls.networks
 
     @classmethod
     def with_options(cls, options: dict[str, Any], calibration: str) -> "Method":
-        """An instance from user options, or an InputError that names what is wrong with them."""
-        known = {f.name: f for f in fields(cls)}  # type: ignore[arg-type]
+        """Make an instance from user options.
+
+        Parameters
+        ----------
+        options : dict
+            Options by name.
+        calibration : str
+            "certified" or "paper"; decides which options have a meaning, and their defaults.
+
+        Returns
+        -------
+        Method
+
+        Raises
+        ------
+        InputError
+            If there is no such option, or its value is not possible.
+        """
+        known = [f.name for f in fields(cls)]  # type: ignore[arg-type]
+        kinds = get_type_hints(cls) if options else {}
         for name, value in options.items():
             if name not in known:
                 have = ", ".join(known) or "none"
                 raise InputError(f"method {cls.id!r} has no option {name!r}; its options: {have}")
-            if name in cls.foreign.get(calibration, ()):
+            if name in cls.inapplicable_options.get(calibration, ()):
                 raise InputError(f"method {cls.id!r}: option {name!r} has no meaning under calibration={calibration!r}")
-            check_option(cls.id, name, value, known[name].type)
+            check_option(cls.id, name, value, kinds[name])
         method = cls(**{**cls.defaults(calibration), **options})
         shares = {f: getattr(method, f) for f in known if f.startswith("share")}
         if sum(shares.values()) >= 1:
@@ -292,66 +320,36 @@ class Method:
 
     @classmethod
     def defaults(cls, calibration: str) -> dict[str, Any]:
-        """Options that differ from the field defaults under a calibration."""
+        """Options that differ from the field defaults under a calibration.
+
+        Parameters
+        ----------
+        calibration : str
+            "certified" or "paper".
+
+        Returns
+        -------
+        dict
+        """
         return {}
 
 
 def check_option(method: str, name: str, value: Any, kind: Any) -> None:
-    text = str(getattr(kind, "__name__", kind))
-    if value is None and text.endswith("| None"):
+    """Raise an InputError if a value is not of the type that the option is annotated with."""
+    allowed = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    if value is None and NoneType in allowed:
         return
-    if text.startswith("int") and (isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1):
-        raise InputError(f"method {method!r}: option {name}={value!r} must be a whole number of at least 1")
-    if text == "float" and not (
-        isinstance(value, (int, float, np.floating)) and not isinstance(value, bool)
-        and math.isfinite(value) and value > 0
-    ):  # fmt: skip
-        raise InputError(f"method {method!r}: option {name}={value!r} must be a positive number")
-    if text == "bool" and not isinstance(value, bool):
-        raise InputError(f"method {method!r}: option {name}={value!r} must be True or False")
-    if text.startswith("Literal"):
-        choices = kind.__args__ if hasattr(kind, "__args__") else ()
-        if value not in choices:
-            raise InputError(f"method {method!r}: option {name}={value!r} must be one of {', '.join(choices)}")
-
-
-def rounds(s: Setting, queries: Sequence[Query], shares: Sequence[Array] | Array, mu: float) -> list[Step]:
-    """Steps for queries asked one after another; `shares` of mu^2 has an array for each, an entry a release.
-
-    With client sampling and certified calibration the draw is balanced: every site takes part the same number of
-    times, give or take one, and its budget goes to its own rounds alone. The paper draws sites anew each round and
-    adds as much noise as if each took part in all of them.
-    """
-    flat = np.concatenate(shares)
-    weights = s.weights(releases=len(flat))
-    if s.participation >= 1.0:
-        prices, ends = split(mu, flat)[:, None], np.cumsum([len(share) for share in shares])
-        return [
-            Step(query, prices[end - len(share) : end], s.everyone, weights)
-            for query, share, end in zip(queries, shares, ends, strict=True)
-        ]
-    takers = _participants(s, len(queries))
-    spent = np.zeros(len(s.sizes))
-    for share, sites in zip(shares, takers, strict=True):
-        spent[sites] += share.sum()
-    steps = []
-    for query, share, sites in zip(queries, shares, takers, strict=True):
-        if math.isinf(mu):
-            mus = np.full((len(share), 1), math.inf)
-        elif s.paper:
-            mus = mu * np.sqrt(share / flat.sum())[:, None]
-        else:
-            mus = mu * np.sqrt(share[:, None] / spent[sites][None, :])
-        steps.append(Step(query, mus, sites, weights[sites] / weights[sites].sum()))
-    return steps
-
-
-def _participants(s: Setting, count: int) -> list[Index]:
-    rng = np.random.default_rng([s.seed, 0x5A3B])
-    m = len(s.sizes)
-    size = max(1, round(s.participation * m))
-    if s.paper:
-        return [np.sort(rng.choice(m, size, replace=False)).astype(np.int64) for _ in range(count)]
-    order = rng.permutation(m)
-    turns = (np.arange(r * size, (r + 1) * size) for r in range(count))
-    return [np.sort(np.take(order, turn, mode="wrap")).astype(np.int64) for turn in turns]
+    kind = next(one for one in allowed if one is not NoneType)
+    whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    number = isinstance(value, (int, float, np.floating)) and not isinstance(value, bool)
+    need = ""
+    if kind is int and not (whole and value >= 1):
+        need = "a whole number of at least 1"
+    elif kind is float and not (number and math.isfinite(value) and value > 0):
+        need = "a positive number"
+    elif kind is bool and not isinstance(value, bool):
+        need = "True or False"
+    elif get_origin(kind) is Literal and value not in get_args(kind):
+        need = f"one of {', '.join(get_args(kind))}"
+    if need:
+        raise InputError(f"method {method!r}: option {name}={value!r} must be {need}")

@@ -5,44 +5,51 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedmest.errors import InputError
-from fedmest.methods.base import Method, Moves, NotTraced, Server, Setting, Step
-from fedmest.privacy.gdp import Array
+from fedmest.core.exceptions import ConvergenceError
+from fedmest.core.typing import FloatArray
+from fedmest.methods.base import Method, NoiseModel, NoNoiseModel, Runner
 from fedmest.queries import LocalFit, NewtonParts, PooledFit
-from fedmest.queries.local_fit import LARGEST_DENSE, NOT_CONVERGED
-from fedmest.queries.newton import from_triangle, newton_direction
+from fedmest.queries.linalg import from_triangle, newton_direction
+from fedmest.queries.local_fit import MAX_DENSE, NOT_CONVERGED
+from fedmest.queries.schedule import PublicContext, Step
 
 
-def _free(query: NewtonParts | LocalFit, s: Setting) -> Step:
-    return Step(query, np.full((len(query.releases()), 1), np.inf), s.everyone, s.weights())
+def _free(query: NewtonParts | LocalFit, context: PublicContext) -> Step:
+    return Step(query, np.full((len(query.releases()), 1), np.inf), context.everyone, context.weights())
 
 
 @dataclass(frozen=True)
 class Pooled(Method):
-    """The maximum-likelihood estimate over all rows, by Newton's method to full accuracy."""
+    """NP-Pooled: maximum-likelihood estimate over all rows by Newton's method to full accuracy, without privacy.
+
+    Parameters
+    ----------
+    max_iterations : int, default 100
+        Newton steps after which the fit is given up.
+    """
 
     max_iterations: int = 100
 
     id = "np-pooled"
-    title = "NP-Pooled"
-    sends = "all rows (the yardstick)"
+    display_name = "NP-Pooled"
+    release_summary = "all rows (the yardstick)"
     private = False
 
-    def schedule(self, s: Setting) -> list[Step]:
-        if s.shape[0] * s.shape[1] > LARGEST_DENSE:
-            return [_free(PooledFit(), s)]
-        return [_free(NewtonParts(), s)] * self.max_iterations
+    def schedule(self, context: PublicContext) -> list[Step]:
+        if context.shape[0] * context.shape[1] > MAX_DENSE:
+            return [_free(PooledFit(), context)]
+        return [_free(NewtonParts(), context)] * self.max_iterations
 
-    def run(self, server: Server, steps: Sequence[Step]) -> Array:
-        s = server.setting
-        theta = np.zeros(s.shape)
+    def run(self, runner: Runner, steps: Sequence[Step]) -> FloatArray:
+        context = runner.context
+        theta = np.zeros(context.shape)
         if isinstance(steps[0].query, PooledFit):
-            return server.note(server.ask(steps[0], theta).combined().reshape(s.shape))
-        basis = s.model.contrasts(s.columns)
+            return runner.record(runner.ask(steps[0], theta).aggregate().reshape(context.shape))
+        basis = context.model.contrasts(context.columns)
         before, damping = np.inf, 1.0
         previous, direction = theta, theta
         for step in steps:
-            reply = server.ask(step, theta).combined()
+            reply = runner.ask(step, theta).aggregate()
             size = theta.size
             gradient = reply[:size]
             length = float(np.linalg.norm(gradient))
@@ -50,32 +57,38 @@ class Pooled(Method):
                 damping /= 2
                 theta = previous - damping * direction
                 continue
-            direction = newton_direction(gradient, from_triangle(reply[size:], size), 1e-12, basis).reshape(s.shape)
+            direction = newton_direction(gradient, from_triangle(reply[size:], size), 1e-12, basis).reshape(
+                context.shape
+            )
             previous, before, damping = theta, length, 1.0
-            theta = server.note(theta - direction)
+            theta = runner.record(theta - direction)
             if float(np.abs(direction).max()) < 1e-10 * (1 + float(np.abs(theta).max())):
                 return theta
-        raise InputError(NOT_CONVERGED)
+        raise ConvergenceError(NOT_CONVERGED)
 
-    def propagate(self, moves: Moves, steps: Sequence[Step]) -> None:
+    def propagate_noise(self, noise_model: NoiseModel, steps: Sequence[Step]) -> None:
         if isinstance(steps[-1].query, PooledFit):
-            raise NotTraced("so many parameters are fitted without their curvature")
-        moves.newton(steps[-1])
+            raise NoNoiseModel("models of this size are fitted without their curvature")
+        noise_model.newton(steps[-1])
 
 
 @dataclass(frozen=True)
 class LocalFits(Method):
-    """Each site's own estimate; `theta` is their weighted average, `site_thetas` holds them all."""
+    """NP-LocalFit: each site's own estimate, without privacy; the estimate is their weighted average.
+
+    `Result.site_params` holds the estimates of the sites.
+    """
 
     id = "np-local"
-    title = "NP-LocalFit"
-    sends = "nothing (each site alone)"
+    display_name = "NP-LocalFit"
+    release_summary = "nothing (each site alone)"
     private = False
+    needs_site_values = True
 
-    def schedule(self, s: Setting) -> list[Step]:
-        return [_free(LocalFit(), s)]
+    def schedule(self, context: PublicContext) -> list[Step]:
+        return [_free(LocalFit(), context)]
 
-    def run(self, server: Server, steps: Sequence[Step]) -> Array:
-        replies = server.ask(steps[0], np.zeros(server.setting.shape))
-        server.site_thetas = replies.values.reshape(-1, *server.setting.shape)
-        return server.note(replies.combined().reshape(server.setting.shape))
+    def run(self, runner: Runner, steps: Sequence[Step]) -> FloatArray:
+        replies = runner.ask(steps[0], np.zeros(runner.context.shape))
+        runner.site_params = replies.values.reshape(-1, *runner.context.shape)
+        return runner.record(replies.aggregate().reshape(runner.context.shape))

@@ -12,48 +12,63 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedmest.methods.base import Method, Moves, Server, Setting, Step
+from fedmest.core.typing import FloatArray
+from fedmest.methods.base import Method, NoiseModel, Runner
 from fedmest.methods.fednewton import direction_from_parts
 from fedmest.privacy.budget import split
-from fedmest.privacy.gdp import Array
 from fedmest.queries import NewtonParts
+from fedmest.queries.schedule import PublicContext, Step
 
 EARLY_CURVATURE = 0.4  # of an early round's budget: the first steps are long, so their direction counts
-LONGEST_STEP = 3.0  # features have unit scale: no sensible coefficient is farther away than a few of these
+MAX_STEP_NORM = 3.0  # features have unit scale: no sensible coefficient is farther away than a few of these
 
 
 @dataclass(frozen=True)
 class FedIRLS(Method):
+    """FedIRLS: rounds of Newton's method on noisy pooled gradients and curvatures.
+
+    Parameters
+    ----------
+    R : int, default 3
+        Rounds.
+    share_early : float, default 0.2
+        Share of mu^2 for all rounds but the last.
+    share_curvature : float, default 0.1
+        Share of the last round's budget for the curvature.
+    lambda_min : float, default 1e-6
+        Lower limit on the eigenvalues of the curvature.
+    """
+
     R: int = 3
-    share_early: float = 0.2  # of mu^2, to all rounds but the last
-    share_curvature: float = 0.1  # of the last round's budget
+    share_early: float = 0.2
+    share_curvature: float = 0.1
     lambda_min: float = 1e-6
 
     id = "fedirls"
-    title = "FedIRLS"
-    sends = "noisy gradient and curvature, R times"
+    display_name = "FedIRLS"
+    release_summary = "noisy gradient and curvature, R times"
     in_paper = False
-    tries = {"R": (3, 4, 5), "share_early": (0.2, 0.35, 0.5)}  # noqa: RUF012
-    paces = {"R": (1, 2, 3, 4, 5)}  # noqa: RUF012
+    param_grid = {"R": (3, 4, 5), "share_early": (0.2, 0.35, 0.5)}  # noqa: RUF012
+    rounds_grid = {"R": (1, 2, 3, 4, 5)}  # noqa: RUF012
 
-    def schedule(self, s: Setting) -> list[Step]:
+    def schedule(self, context: PublicContext) -> list[Step]:
         early = [self.share_early / (self.R - 1)] * (self.R - 1) if self.R > 1 else []
         steps = []
-        for number, mu in enumerate(split(s.mu, [*early, 1 - sum(early)])):
+        for number, mu in enumerate(split(context.mu, [*early, 1 - sum(early)])):
             curvature = self.share_curvature if number == self.R - 1 else EARLY_CURVATURE
-            prices = split(float(mu), [1 - curvature, curvature])
-            steps.append(Step(NewtonParts(), prices[:, None], s.everyone, s.weights(releases=self.R)))
+            costs = split(float(mu), [1 - curvature, curvature])
+            steps.append(Step(NewtonParts(), costs[:, None], context.everyone, context.weights(releases=self.R)))
         return steps
 
-    def run(self, server: Server, steps: Sequence[Step]) -> Array:
-        theta = np.zeros(server.setting.shape)
+    def run(self, runner: Runner, steps: Sequence[Step]) -> FloatArray:
+        theta = np.zeros(runner.context.shape)
         for step in steps:
-            parts = server.ask(step, theta).combined()
-            direction = direction_from_parts(server, parts, self.lambda_min).reshape(theta.shape)
+            parts = runner.ask(step, theta).aggregate()
+            direction = direction_from_parts(runner, parts, self.lambda_min).reshape(theta.shape)
             length = float(np.linalg.norm(direction))
-            theta = server.note(theta - direction * min(1.0, LONGEST_STEP / max(length, 1e-300)))
+            theta = runner.record(theta - direction * min(1.0, MAX_STEP_NORM / max(length, 1e-300)))
         return theta
 
-    def propagate(self, moves: Moves, steps: Sequence[Step]) -> None:
+    def propagate_noise(self, noise_model: NoiseModel, steps: Sequence[Step]) -> None:
         for step in steps:
-            moves.newton(step)
+            noise_model.newton(step)

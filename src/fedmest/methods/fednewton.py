@@ -10,9 +10,9 @@ sites removes. All rows serve all releases unless `split=True`. Round 1 only has
 Newton step is exact to first order, so most of the budget goes to the last gradient.
 
 With hundreds of parameters the curvature's noise has a spectral norm of about sqrt(2 size) times that of an entry, and
-one step through it goes nowhere. `curvature="features"` then buys, once, the second moments of the features: d (d+1)/2
+one step through it goes nowhere. `curvature="features"` then asks, once, for second moments of the features: d (d+1)/2
 numbers for any number of classes. Times a constant of the model they bound the curvature at every theta (Böhning 1992),
-so that they serve as its stand-in for as many steps as one likes, each for the price of a gradient; averaged over
+so that they serve as its stand-in for as many steps as one likes, each for the cost of a gradient; averaged over
 sites, their noise sets how far the directions of little curvature are trusted. Momentum makes up for the short steps.
 """
 
@@ -22,38 +22,66 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedmest.errors import InputError
-from fedmest.methods.base import Method, Moves, NotTraced, Server, Setting, Step, rounds
+from fedmest.core.exceptions import InputError
+from fedmest.core.typing import FloatArray
+from fedmest.methods.base import Method, NoiseModel, NoNoiseModel, Runner
 from fedmest.privacy.budget import split, step_shares
-from fedmest.privacy.gdp import Array
 from fedmest.queries import Descent, Gradient, Moments, NewtonParts, NewtonStep, PaperNewton, Query
-from fedmest.queries.newton import floored_inverse, from_triangle, newton_direction, spectral_noise
+from fedmest.queries.linalg import floored_inverse, from_triangle, newton_direction, spectral_noise
+from fedmest.queries.schedule import PublicContext, Step, sequential_steps
 
 MANY_PARAMETERS = 500  # where "auto" turns to the features
 MOMENTUM = 0.7  # over steps through the features' moments; heavy ball
-MOST_LOCAL_STEPS = 30_000
+MAX_LOCAL_STEPS = 30_000
 TIME_CONSTANTS = 3  # more local steps bring the start no closer than noise lets them; the Newton step does the rest
 
 
 @dataclass(frozen=True)
 class FedNewton(Method):
-    K: int | None = None  # None: TIME_CONSTANTS of the model's typical curvature
+    """FedNewton: one round of FedAvg, then one Newton step.
+
+    Parameters
+    ----------
+    K : int, optional
+        Local steps in round 1; by default 3 time constants of the model's typical curvature.
+    eta : float, default 0.5
+        Step size of the sites.
+    share1 : float, default 0.2
+        Share of mu^2 for round 1.
+    share_curvature : float, default 0.1
+        Share of mu^2 for the curvature.
+    curvature : {"auto", "rows", "features"}
+        "rows" releases the curvature, "features" second moments of the features that bound it; "auto" takes the
+        features where there are more than 500 parameters.
+    steps : int, default 20
+        Steps with the bound from the features' moments, under ``curvature="features"``.
+    send : {"parts", "step"}
+        Reply of a site in round 2: gradient and curvature, or the Newton step that it computes from them.
+    split : bool, default False
+        Whether the two halves of a site's rows serve different releases.
+    tau1 : float, default 0.2
+        Least eigenvalue of the Hessian that the paper's proof assumes; ``calibration="paper"`` only.
+    lambda_min : float, default 1e-6
+        Lower limit on the eigenvalues of the curvature.
+    """
+
+    K: int | None = None
     eta: float = 0.5
-    share1: float = 0.2  # of mu^2, to round 1
+    share1: float = 0.2
     share_curvature: float = 0.1
     curvature: Literal["auto", "rows", "features"] = "auto"
-    steps: int = 20  # through the features' moments
+    steps: int = 20
     send: Literal["parts", "step"] = "parts"
     split: bool = False
-    tau1: float = 0.2  # paper only: what its proof assumes of the Hessian
+    tau1: float = 0.2
     lambda_min: float = 1e-6
 
     id = "fednewton"
-    title = "FedNewton"
-    sends = "theta after K local steps, then noisy gradient and curvature"
-    tries = {"share1": (0.2, 0.35, 0.5)}  # noqa: RUF012
+    display_name = "FedNewton"
+    release_summary = "theta after K local steps, then noisy gradient and curvature"
+    param_grid = {"share1": (0.2, 0.35, 0.5)}  # noqa: RUF012
 
-    foreign = {  # noqa: RUF012
+    inapplicable_options = {  # noqa: RUF012
         "paper": ("curvature", "steps", "split", "send", "share_curvature", "lambda_min"),
         "certified": ("tau1",),
     }
@@ -64,82 +92,88 @@ class FedNewton(Method):
             return {}
         return {"K": 50, "share1": 0.5, "split": True, "send": "step", "curvature": "rows"}
 
-    def schedule(self, s: Setting) -> list[Step]:
-        if self._by_features(s):
-            bought, spent = split(s.mu, [self.share_curvature, 1 - self.share_curvature])
+    def schedule(self, context: PublicContext) -> list[Step]:
+        if self._by_features(context):
+            moments, steps = split(context.mu, [self.share_curvature, 1 - self.share_curvature])
             even = np.full((self.steps, 1), 1.0 / self.steps)
             return [
-                *rounds(s, [Moments("features")], np.ones((1, 1)), float(bought)),
-                *rounds(s, [Gradient()] * self.steps, even, float(spent)),
+                *sequential_steps(context, [Moments("features")], np.ones((1, 1)), float(moments)),
+                *sequential_steps(context, [Gradient()] * self.steps, even, float(steps)),
             ]
-        wanted = self.K or TIME_CONSTANTS / max(self.eta * s.model.typical_curvature, 1e-300)
-        if not wanted <= MOST_LOCAL_STEPS:
-            raise InputError(f"method 'fednewton': eta={self.eta:g} takes {wanted:.3g} local steps, more than "
-                             f"{MOST_LOCAL_STEPS:,}; raise it, or set K")  # fmt: skip
+        wanted = self.K or TIME_CONSTANTS / max(self.eta * context.model.typical_curvature, 1e-300)
+        if not wanted <= MAX_LOCAL_STEPS:
+            raise InputError(
+                f"method 'fednewton': eta={self.eta:g} takes {wanted:.3g} local steps, more than "
+                f"{MAX_LOCAL_STEPS:,}; raise it, or set K"
+            )
         steps = max(1, round(wanted))
-        local = step_shares(steps, s.schedule, s.damping(self.eta))[None]
+        local = step_shares(steps, context.budget_schedule, context.damping(self.eta))[None]
         first = Descent(steps, self.eta, "first" if self.split else "all")
         second: Query
-        if s.paper:
-            mu1, mu2 = split(s.mu, [self.share1, 1 - self.share1])
-            second, prices = PaperNewton(self.tau1), np.array([mu2])
+        if context.paper:
+            mu1, mu2 = split(context.mu, [self.share1, 1 - self.share1])
+            second, costs = PaperNewton(self.tau1), np.array([mu2])
         else:
             second = NewtonParts(self.split) if self.send == "parts" else NewtonStep(self.split, self.lambda_min)
             rest = 1 - self.share1 - self.share_curvature
-            mu1, mu_h, mu_g = split(s.mu, [self.share1, self.share_curvature, rest])
+            mu1, mu_h, mu_g = split(context.mu, [self.share1, self.share_curvature, rest])
             if self.split:  # rows of the second half pay for the gradient alone
-                mu1, mu_h = split(s.mu, [self.share1, self.share_curvature])
-                mu_g = s.mu
-            prices = np.array([mu_g, mu_h])
+                mu1, mu_h = split(context.mu, [self.share1, self.share_curvature])
+                mu_g = context.mu
+            costs = np.array([mu_g, mu_h])
         return [
-            *rounds(s, [first], local, float(mu1)),
-            Step(second, prices[:, None], s.everyone, s.weights(releases=1)),
+            *sequential_steps(context, [first], local, float(mu1)),
+            Step(second, costs[:, None], context.everyone, context.weights(releases=1)),
         ]
 
-    def _by_features(self, s: Setting) -> bool:
-        if self.curvature == "features" and s.model.curvature_cap is None:
-            raise InputError(f"method 'fednewton': nothing caps the curvature of the {s.model.name} model; use "
-                             "curvature='rows'")  # fmt: skip
-        many = s.shape[0] * s.shape[1] > MANY_PARAMETERS and s.model.curvature_cap is not None
+    def _by_features(self, context: PublicContext) -> bool:
+        if self.curvature == "features" and context.model.curvature_upper_bound is None:
+            raise InputError(
+                f"method 'fednewton': nothing caps the curvature of the {context.model.name} model; use "
+                "curvature='rows'"
+            )
+        many = context.shape[0] * context.shape[1] > MANY_PARAMETERS and context.model.curvature_upper_bound is not None
         return self.curvature == "features" or (self.curvature == "auto" and many)
 
-    def run(self, server: Server, steps: Sequence[Step]) -> Array:
-        start = server.start()
+    def run(self, runner: Runner, steps: Sequence[Step]) -> FloatArray:
+        start = runner.start()
         if isinstance(steps[0].query, Moments):
-            return steps_by_features(server, steps, start, self.lambda_min)
-        theta = server.note(server.ask(steps[0], start).combined().reshape(start.shape))
-        reply = server.ask(steps[1], theta).combined()
+            return steps_by_features(runner, steps, start, self.lambda_min)
+        theta = runner.record(runner.ask(steps[0], start).aggregate().reshape(start.shape))
+        reply = runner.ask(steps[1], theta).aggregate()
         if not isinstance(steps[1].query, NewtonParts):
-            return server.note(reply.reshape(start.shape))
-        return server.note(theta - direction_from_parts(server, reply, self.lambda_min).reshape(start.shape))
+            return runner.record(reply.reshape(start.shape))
+        return runner.record(theta - direction_from_parts(runner, reply, self.lambda_min).reshape(start.shape))
 
-
-    def propagate(self, moves: Moves, steps: Sequence[Step]) -> None:
+    def propagate_noise(self, noise_model: NoiseModel, steps: Sequence[Step]) -> None:
         if self.split or not isinstance(steps[-1].query, NewtonParts):
-            raise NotTraced("how its noise becomes error is written down for curvature='rows', send='parts' and "
-                            "split=False only")  # fmt: skip
-        moves.descent(steps[0], self.eta)
-        moves.newton(steps[1])
+            raise NoNoiseModel(
+                "how its noise becomes error is written down for curvature='rows', send='parts' and split=False only"
+            )
+        noise_model.descent(steps[0], self.eta)
+        noise_model.newton(steps[1])
 
 
-def steps_by_features(server: Server, steps: Sequence[Step], theta: Array, lambda_min: float) -> Array:
-    """Newton steps in which the cap of the curvature, bought by the first of `steps`, stands for the curvature."""
-    model, columns = server.setting.model, server.setting.columns
-    cap = model.curvature_cap or 1.0
-    moments = server.ask(steps[0], theta).combined()
-    curvature = cap * from_triangle(moments, columns) + np.diag(server.penalty[0])
-    inverse = floored_inverse(curvature, max(lambda_min, cap * spectral_noise(server.last_noise(0), columns)))
+def steps_by_features(runner: Runner, steps: Sequence[Step], theta: FloatArray, lambda_min: float) -> FloatArray:
+    """Newton steps in which the cap of the curvature, released in the first of `steps`, stands for the curvature."""
+    model, columns = runner.context.model, runner.context.columns
+    cap = model.curvature_upper_bound or 1.0
+    moments = runner.ask(steps[0], theta).aggregate()
+    curvature = cap * from_triangle(moments, columns) + np.diag(runner.penalty[0])
+    inverse = floored_inverse(
+        curvature, max(lambda_min, cap * spectral_noise(runner.last_record.aggregate_sd(0), columns))
+    )
     move = np.zeros_like(theta)
     for step in steps[1:]:
-        gradient = server.ask(step, theta).combined().reshape(theta.shape)
+        gradient = runner.ask(step, theta).aggregate().reshape(theta.shape)
         move = MOMENTUM * move - gradient @ inverse
-        theta = server.note(theta + move)
+        theta = runner.record(theta + move)
     return theta
 
 
-def direction_from_parts(server: Server, parts: Array, lambda_min: float) -> Array:
+def direction_from_parts(runner: Runner, parts: FloatArray, lambda_min: float) -> FloatArray:
     """The Newton direction from averaged parts, eigenvalues floored at the size of the noise of the last round."""
-    size = server.setting.shape[0] * server.setting.shape[1]
-    floor = max(lambda_min, spectral_noise(server.last_noise(1), size))
-    basis = server.setting.model.contrasts(server.setting.columns)
+    size = runner.context.shape[0] * runner.context.shape[1]
+    floor = max(lambda_min, spectral_noise(runner.last_record.aggregate_sd(1), size))
+    basis = runner.context.model.contrasts(runner.context.columns)
     return newton_direction(parts[:size], from_triangle(parts[size:], size), floor, basis)

@@ -9,35 +9,44 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedmest.methods.base import Method, Moves, Server, Setting, Step, rounds
-from fedmest.privacy.gdp import Array
+from fedmest.core.typing import FloatArray
+from fedmest.methods.base import Method, NoiseModel, Runner
 from fedmest.queries import Moments
-from fedmest.queries.newton import from_triangle, newton_direction, spectral_noise
+from fedmest.queries.linalg import from_triangle, newton_direction, spectral_noise
+from fedmest.queries.schedule import PublicContext, Step, sequential_steps
 
 
 @dataclass(frozen=True)
 class FedStats(Method):
+    """FedStats: linear regression from noisy second moments in one round.
+
+    Parameters
+    ----------
+    lambda_min : float, default 1e-6
+        Lower limit on the eigenvalues of the second moments of the features.
+    """
+
     lambda_min: float = 1e-6
 
     id = "fedstats"
-    title = "FedStats"
-    sends = "noisy second moments, once"
+    display_name = "FedStats"
+    release_summary = "noisy second moments, once"
     in_paper = False
-    bounds = "records"
-    bound_quantile = 0.99  # second moments are biased by every row that is cut
+    clip_target = "records"
+    clip_quantile = 0.99  # second moments are biased by every row that is cut
     models = ("linear",)
 
-    def schedule(self, s: Setting) -> list[Step]:
-        return rounds(s, [Moments()], np.ones((1, 1)), s.mu)
+    def schedule(self, context: PublicContext) -> list[Step]:
+        return sequential_steps(context, [Moments()], np.ones((1, 1)), context.mu)
 
-    def run(self, server: Server, steps: Sequence[Step]) -> Array:
-        d = server.setting.columns
-        replies = server.ask(steps[0], np.zeros((1, d)))
-        moments = from_triangle(replies.combined(), d + 1)
-        noise = spectral_noise(server.last_noise(0), d)
-        curvature = moments[:d, :d] + np.diag(server.penalty[0])
+    def run(self, runner: Runner, steps: Sequence[Step]) -> FloatArray:
+        d = runner.context.columns
+        replies = runner.ask(steps[0], np.zeros((1, d)))
+        moments = from_triangle(replies.aggregate(), d + 1)
+        noise = spectral_noise(runner.last_record.aggregate_sd(0), d)
+        curvature = moments[:d, :d] + np.diag(runner.penalty[0])
         theta = newton_direction(moments[:d, d], curvature, max(self.lambda_min, noise), None)
-        return server.note(theta[None])
+        return runner.record(theta[None])
 
-    def propagate(self, moves: Moves, steps: Sequence[Step]) -> None:
-        moves.moments(steps[0])
+    def propagate_noise(self, noise_model: NoiseModel, steps: Sequence[Step]) -> None:
+        noise_model.moments(steps[0])

@@ -1,149 +1,435 @@
-"""What queries, methods and `fit` need to know of a model: regressions and networks alike."""
+"""What queries, methods and `fit` need to know of a model: regressions and networks alike.
+
+The module is one thing, the base class with the contract of each of its methods.
+"""
 
 import math
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
-import numpy.typing as npt
 
-from fedmest.errors import InputError
-from fedmest.federation import Federation, Index, Rows
-from fedmest.privacy.gdp import Array
+from fedmest.core.choices import CLIP_RULES
+from fedmest.core.typing import FloatArray, IntArray
+from fedmest.data.federation import Federation
+from fedmest.data.packing import Rows
+from fedmest.data.schema import NO_TABLE, TargetRule
+from fedmest.models.clipping import Clipping
+from fedmest.models.family import AuditResponses
 from fedmest.privacy.noise import Noise
-
-CLIPS = ("consistent", "norm")
-
-
-@dataclass(frozen=True)
-class Clipping:
-    """How one row's contribution is bounded: its score by `bound`, its curvature by `curvature` (Frobenius).
-
-    A gradient step is shortened so that step size times bound stays within `reach`: where scores are large, so is
-    curvature, and a step that suits unit scores would overshoot.
-    """
-
-    rule: str = "consistent"
-    bound: float = np.inf
-    curvature: float = np.inf
-    reach: float = np.inf
-
-    @property
-    def consistent(self) -> bool:
-        return self.rule == "consistent"
-
-    def step(self, eta: float) -> float:
-        """The step size to use where `eta` is wished for."""
-        return eta if math.isinf(self.reach) else min(eta, self.reach / self.bound)
 
 
 class Model:
-    """Knows rows and theta (outputs, d); nothing of sites' budgets."""
+    """A model of rows: it knows rows and coefficients (outputs, d), but no budget.
+
+    Models are frozen: what changes makes a new model.
+
+    Attributes
+    ----------
+    name : str
+        Its name for users.
+    classes : tuple
+        Classes of the target; empty for numbers, and until `encode_target` or `with_classes` sets them.
+    has_coefficients : bool
+        Whether columns have coefficients: a table of them, an intercept, scales.
+    clips : tuple of str
+        Rules by which rows' scores can be bounded, the default first.
+    target_rule : TargetRule
+        Declared columns that can be its target.
+    audit : AuditResponses
+        Responses that an attacker would choose.
+    typical_curvature, clip_quantile, misspecification_factor, curvature_slope, curvature_upper_bound
+        As in `Family`.
+    """
+
+    has_coefficients: ClassVar[bool] = True
+    clips: ClassVar[tuple[str, ...]] = CLIP_RULES
 
     name: str
-    linear: ClassVar[bool] = True  # has coefficients for columns: a table of them, an intercept, scales
-    clips: ClassVar[tuple[str, ...]] = CLIPS  # the ways in which rows' scores can be bounded, the default first
-    typical_curvature: ClassVar[float]  # of the loss, features of unit scale; a public guess that sets schedules
-    bound_quantile: ClassVar[float] = 0.9  # of the scores at the start: where a privately bought bound is put
-    stretch: ClassVar[float] = 1.0  # of that bound, where the model may be wrong and what is cut leans on it
-    bend: ClassVar[float] = 0.25  # how much a row's curvature changes with its predictor, over itself, squared
-    scales_target: ClassVar[bool] = False
-    dispersion_known: ClassVar[bool] = True  # the model says how far responses lie from their mean
-    curvature_cap: ClassVar[float | None] = None  # times z z' (`features`) bounds a row's curvature at every theta
-    outputs = 1
-    classes: tuple[Any, ...] = ()
+    classes: tuple[Any, ...]
 
-    def set_classes(self, classes: tuple[Any, ...]) -> None:
-        """What the target may be, where it is a class: from here on the model knows its shape."""
-        self.classes = classes
+    @property
+    def target_rule(self) -> TargetRule:
+        """Declared columns that can be its target."""
+        return NO_TABLE
+
+    @property
+    def audit(self) -> AuditResponses:
+        """Responses that an attacker would choose."""
+        raise NotImplementedError
+
+    @property
+    def outputs(self) -> int:
+        """Number of coefficient vectors."""
+        return 1
+
+    @property
+    def typical_curvature(self) -> float:
+        """As in `Family`."""
+        raise NotImplementedError
+
+    @property
+    def clip_quantile(self) -> float:
+        """As in `Family`."""
+        raise NotImplementedError
+
+    @property
+    def misspecification_factor(self) -> float:
+        """As in `Family`."""
+        return 1.0
+
+    @property
+    def curvature_slope(self) -> float:
+        """As in `Family`."""
+        raise NotImplementedError
+
+    @property
+    def curvature_upper_bound(self) -> float | None:
+        """As in `Family`."""
+        return None
+
+    @property
+    def dispersion_known(self) -> bool:
+        """Whether the model determines the variance of responses."""
+        return True
+
+    @property
+    def label(self) -> str:
+        """Its name in reports, with its parameters if it has any; `model_named` reads it."""
+        return self.name
 
     @property
     def identity(self) -> str:
-        """What two fits must have in common to be fits of one model, as text."""
+        """Text that two fits share only if their models are the same."""
         return self.name
 
     @property
     def tools(self) -> str:
-        """What beside our own code the last bits of an answer depend on."""
+        """Versions and settings of other libraries on which the last bits of an answer depend."""
         return ""
+
+    def with_classes(self, classes: tuple[Any, ...]) -> Self:
+        """The model with its classes, and with them its shape.
+
+        Parameters
+        ----------
+        classes : tuple
+            Classes of the target, in order.
+
+        Returns
+        -------
+        Model
+        """
+        raise NotImplementedError
+
+    def to_json(self) -> dict[str, Any]:
+        """Entries that `model_from_json` reads: model, classes, and params where the family has any."""
+        return {"model": self.name, "classes": list(self.classes)}
 
     # -- the parameter ----------------------------------------------------------------------------------------
 
     def shape(self, columns: int) -> tuple[int, int]:
-        """Shape of theta for rows of so many columns, the intercept's included."""
+        """Shape of the coefficients.
+
+        Parameters
+        ----------
+        columns : int
+            Columns of a row, the intercept's included.
+
+        Returns
+        -------
+        tuple of int
+            (outputs, d).
+        """
         return self.outputs, columns
 
-    def start(self, columns: int, seed: int) -> Array:
-        """Where methods begin. Public: no row is read."""
+    def start(self, columns: int, seed: int) -> FloatArray:
+        """Start of methods. Public: no row is read.
+
+        Parameters
+        ----------
+        columns : int
+            Columns of a row.
+        seed : int
+            Seed of public draws.
+
+        Returns
+        -------
+        FloatArray
+        """
         return np.zeros(self.shape(columns))
 
-    def reach(self, columns: int) -> float:
-        """What a step size times the bound should not exceed, see `Clipping`: |x| for features of unit scale."""
+    def max_step_norm(self, columns: int) -> float:
+        """Limit on step size times clip norm, see `Clipping`: |x| for features of unit scale.
+
+        Parameters
+        ----------
+        columns : int
+            Columns of a row.
+
+        Returns
+        -------
+        float
+        """
         return math.sqrt(columns)
 
-    def guessed_bound(self, columns: int) -> float:
-        """A public bound on scores where the budget is too small to buy one."""
+    def fallback_clip_norm(self, columns: int) -> float:
+        """Public bound on scores where the budget is too small for a private one.
+
+        Parameters
+        ----------
+        columns : int
+            Columns of a row.
+
+        Returns
+        -------
+        float
+        """
         return math.sqrt(columns)
 
-    def curvature_bound(self, bound: float, columns: int, trusted: bool = True) -> float:
-        """A generous public bound on a row's curvature, given that on its score and whether the model is trusted."""
+    def curvature_clip_norm(self, bound: float, columns: int, trusted: bool = True) -> float:
+        """Generous public bound on a row's curvature.
+
+        Parameters
+        ----------
+        bound : float
+            Bound on a row's score.
+        columns : int
+            Columns of a row.
+        trusted : bool, default True
+            Whether standard errors rely on the model.
+
+        Returns
+        -------
+        float
+            Bound on the Frobenius norm.
+        """
         return math.inf
 
     # -- rows -------------------------------------------------------------------------------------------------
 
-    def target(self, federation: Federation) -> Array:
-        """The target as numbers, or an InputError that names the value and the site."""
+    def encode_target(self, federation: Federation) -> tuple[Self, FloatArray]:
+        """Target as numbers.
+
+        Parameters
+        ----------
+        federation : Federation
+            Holds the target.
+
+        Returns
+        -------
+        model : Model
+            The model with its classes.
+        y : FloatArray
+            Target; a class is its place among the classes.
+
+        Raises
+        ------
+        InputError
+            If a value is not possible; the message names it and the site.
+        """
         raise NotImplementedError
 
-    def mean_scores(self, rows: Rows, sites: Index, thetas: Array, clipping: Clipping, penalty: Array) -> Array:
-        """Mean clipped score of each of `sites`, at one theta (outputs, d) or one each (k, outputs, d)."""
+    def mean_scores(
+        self, rows: Rows, sites: IntArray, thetas: FloatArray, clipping: Clipping, penalty: FloatArray
+    ) -> FloatArray:
+        """Mean clipped score of each site.
+
+        Parameters
+        ----------
+        rows : Rows
+            Rows of all sites.
+        sites : IntArray
+            Sites to compute it for.
+        thetas : FloatArray
+            Coefficients (outputs, d), or one set per site (k, outputs, d).
+        clipping : Clipping
+            How rows are clipped.
+        penalty : FloatArray
+            Ridge on each coefficient.
+
+        Returns
+        -------
+        FloatArray
+            (k, outputs, d).
+        """
         raise NotImplementedError
 
     def local_descents(
-        self, rows: Rows, sites: Index, thetas: Array, steps: int, eta: float, clipping: Clipping, penalty: Array,
-        drifts: Array, sds: Array, factors: Array, noise: Noise,
-    ) -> Array:  # fmt: skip
-        """Theta of each of `sites` after noisy local gradient steps; see `kernels.local_descents`."""
+        self,
+        rows: Rows,
+        sites: IntArray,
+        thetas: FloatArray,
+        steps: int,
+        eta: float,
+        clipping: Clipping,
+        penalty: FloatArray,
+        drifts: FloatArray,
+        sds: FloatArray,
+        factors: FloatArray,
+        noise: Noise,
+    ) -> FloatArray:
+        """Coefficients of each site after noisy local gradient steps; see `kernels.local_descents`.
+
+        Parameters
+        ----------
+        rows : Rows
+            Rows of all sites.
+        sites : IntArray
+            Sites that take the steps.
+        thetas : FloatArray
+            Start (outputs, d), or one per site (k, outputs, d).
+        steps : int
+            Number of steps.
+        eta : float
+            Step size.
+        clipping : Clipping
+            How rows are clipped.
+        penalty : FloatArray
+            Ridge on each coefficient.
+        drifts : FloatArray
+            Added to every gradient; one for each site where it has three dimensions.
+        sds : FloatArray
+            Standard deviation of the noise at each site, at a cost of one.
+        factors : FloatArray
+            Factors on it, (steps, sites or 1).
+        noise : Noise
+            Source of the noise.
+
+        Returns
+        -------
+        FloatArray
+            (k, outputs, d).
+        """
         raise NotImplementedError
 
-    def score_norms(self, rows: Rows, theta: Array) -> Array:
-        """Norm of every row's unclipped score at theta."""
+    def score_norms(self, rows: Rows, theta: FloatArray) -> FloatArray:
+        """Norm of every row's unclipped score.
+
+        Parameters
+        ----------
+        rows : Rows
+            Rows of all sites.
+        theta : FloatArray
+            Coefficients (outputs, d).
+
+        Returns
+        -------
+        FloatArray
+            One norm per row.
+        """
         raise NotImplementedError
 
-    def mean_curvatures(self, rows: Rows, sites: Index, thetas: Array, clipping: Clipping, penalty: Array) -> Array:
-        """Mean clipped curvature (k, outputs * d, outputs * d) of each of `sites`."""
+    def mean_curvatures(
+        self, rows: Rows, sites: IntArray, thetas: FloatArray, clipping: Clipping, penalty: FloatArray
+    ) -> FloatArray:
+        """Mean clipped curvature of each site.
+
+        Parameters
+        ----------
+        rows : Rows
+            Rows of all sites.
+        sites : IntArray
+            Sites to compute it for.
+        thetas : FloatArray
+            Coefficients (outputs, d), or one set per site (k, outputs, d).
+        clipping : Clipping
+            How rows are clipped.
+        penalty : FloatArray
+            Ridge on each coefficient.
+
+        Returns
+        -------
+        FloatArray
+            (k, outputs * d, outputs * d).
+        """
         raise NotImplementedError
 
-    def features(self, rows: Rows, site: int, theta: Array) -> Array:
-        """What the predictors of a site's rows are linear in, (rows, features), a copy."""
+    def features(self, rows: Rows, site: int, theta: FloatArray) -> FloatArray:
+        """What the predictors of a site's rows are linear in.
+
+        Parameters
+        ----------
+        rows : Rows
+            Rows of all sites.
+        site : int
+            The site.
+        theta : FloatArray
+            Coefficients (outputs, d).
+
+        Returns
+        -------
+        FloatArray
+            (rows, features), a copy.
+        """
         raise NotImplementedError
 
     def first_residual(self) -> float:
-        """Length of a row's residual at theta = 0: times |x| it is its score. Where `curvature_cap` is given."""
+        """Largest length of a row's residual at theta = 0: times |x| it is its score."""
         raise NotImplementedError
 
-    def contrasts(self, columns: int) -> Array | None:
-        """Orthonormal basis (parameters, free parameters) where not all directions of theta matter."""
+    def contrasts(self, columns: int) -> FloatArray | None:
+        """Orthonormal basis of the directions of the coefficients that matter.
+
+        Parameters
+        ----------
+        columns : int
+            Columns of a row.
+
+        Returns
+        -------
+        FloatArray or None
+            (parameters, free parameters); None if all directions matter.
+        """
         return None
 
     # -- predictions ------------------------------------------------------------------------------------------
 
-    def predictors(self, X: Array, theta: Array, intercept: bool) -> Array:
-        """Predictors (n, outputs; a network: n, classes) for rows of features; `mean` makes responses of them."""
+    def predictors(self, X: FloatArray, theta: FloatArray, intercept: bool) -> FloatArray:
+        """Linear predictors, of which `mean` makes responses; log-probabilities for a network.
+
+        Parameters
+        ----------
+        X : FloatArray
+            Rows of features, without an intercept column.
+        theta : FloatArray
+            Coefficients (outputs, d).
+        intercept : bool
+            Whether the first of them is the intercept.
+
+        Returns
+        -------
+        FloatArray
+            (n, outputs); for a network (n, classes).
+        """
         raise NotImplementedError
 
-    def mean(self, eta: Array) -> Array:
-        """Expected response for predictors, of the same shape."""
+    def mean(self, eta: FloatArray) -> FloatArray:
+        """Expected responses.
+
+        Parameters
+        ----------
+        eta : FloatArray
+            Linear predictors (n, outputs).
+
+        Returns
+        -------
+        FloatArray
+            Of the same shape.
+        """
         raise NotImplementedError
 
-    def log_likelihood(self, eta: Array, y: Array) -> float:
-        raise NotImplementedError
+    def loglike(self, eta: FloatArray, y: FloatArray) -> float:
+        """Log-likelihood.
 
-    def fault(self, federation: Federation, wrong: npt.NDArray[np.bool_], need: str) -> InputError:
-        """The error for the first target value that the model cannot take."""
-        row = int(np.flatnonzero(wrong)[0])
-        site = federation.sites[np.searchsorted(federation.offsets, row, side="right") - 1]
-        return InputError(
-            f"target {federation.target_name!r}, site {site!r}: value {federation.target[row]!s} does not fit the "
-            f"{self.name} model, which needs {need}"
-        )
+        Parameters
+        ----------
+        eta : FloatArray
+            Linear predictors (n, outputs).
+        y : FloatArray
+            Encoded responses.
+
+        Returns
+        -------
+        float
+        """
+        raise NotImplementedError

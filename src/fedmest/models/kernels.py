@@ -7,6 +7,10 @@ once for all models and kept on disk.
 Sites run in parallel; inside a site all local steps run in a row, so that its tiles stay in cache. Each tile is
 read once for the predictors and, still warm, once more for the gradient. Within a site the arithmetic has one
 fixed order: results do not depend on the number of threads.
+
+Rows may have an offset, added to their linear predictors (`shift`), and a weight in [0, 1] (`weight`); empty arrays
+stand for none. Clipping bounds weight times score (and weight times curvature), and means stay means over all rows, so
+that sensitivities are those of rows without weights.
 """
 
 import math
@@ -15,21 +19,22 @@ import numba as nb
 import numpy as np
 from numba import types
 
-from fedmest.federation import tile_rows
+from fedmest.data.packing import tile_rows
 from fedmest.privacy.noise import add_normals
 
 F8 = types.float64
 VECTOR, MATRIX, CUBE = types.float64[::1], types.float64[:, ::1], types.float64[:, :, ::1]
 INDEX = types.int64[::1]
 
-# residual(eta, y, limits, consistent): on entry eta[c, i] is the linear predictor of output c in row i; on
+# residual(eta, y, limits, consistent, params): on entry eta[c, i] is the linear predictor of output c in row i; on
 # exit the factor that multiplies x_i in the row's clipped score, at most limits[i] = bound / |x_i| in size. A bound of
-# infinity means no clipping.
-RESIDUAL = types.void(MATRIX, VECTOR, VECTOR, types.boolean)
-# curvature(eta, y, norms, bound, consistent, largest, weights): weights[a, b, i] multiplies x_i x_i'
+# infinity means no clipping. `params` are the values of the family's parameters, none for most families.
+RESIDUAL = types.void(MATRIX, VECTOR, VECTOR, types.boolean, VECTOR)
+# curvature(eta, y, norms, bound, consistent, largest, params, weights): weights[a, b, i] multiplies x_i x_i'
 # in block (a, b) of the row's curvature, whose Frobenius norm is at most `largest`.
-CURVATURE = types.void(MATRIX, VECTOR, VECTOR, F8, types.boolean, F8, CUBE)
+CURVATURE = types.void(MATRIX, VECTOR, VECTOR, F8, types.boolean, F8, VECTOR, CUBE)
 
+MIN_WEIGHT = 1e-100  # rows of less weight are clipped as if they had it, which only shrinks them further
 SUMS = {"contract", "reassoc", "nsz"}  # sums may be reordered (vectorised) but NaN and infinity keep their meaning
 
 
@@ -99,14 +104,53 @@ def _add_scores_of_tile(packed, start, columns, width, residual, total):  # type
         j += 1
 
 
+@nb.njit(cache=True)
+def limits_of(bound, norms, weight, begin, end):  # type: ignore[no-untyped-def]
+    """The largest residual of rows, before it is multiplied by the row's weight: bound / (weight |x|)."""
+    if weight.size == 0:
+        return bound / norms[begin:end]
+    return bound / (norms[begin:end] * np.maximum(weight[begin:end], MIN_WEIGHT))
+
+
+@nb.njit(cache=True)
+def _add_offset(shift, start, eta):  # type: ignore[no-untyped-def]
+    for c in range(eta.shape[0] if shift.size else 0):
+        for i in range(eta.shape[1]):
+            eta[c, i] += shift[start + i]
+
+
+@nb.njit(cache=True)
+def _weigh(weight, start, residuals):  # type: ignore[no-untyped-def]
+    for c in range(residuals.shape[0] if weight.size else 0):
+        for i in range(residuals.shape[1]):
+            residuals[c, i] *= weight[start + i]
+
+
+@nb.njit(cache=True)
+def _weigh_curvature(weight, norms, largest, weights):  # type: ignore[no-untyped-def]
+    """Curvature weights times the rows' weights, then cut to `largest`."""
+    for i in range(weight.size):
+        square = 0.0
+        for a in range(weights.shape[0]):
+            for b in range(weights.shape[1]):
+                weights[a, b, i] *= weight[i]
+                square += weights[a, b, i] * weights[a, b, i]
+        length = max(math.sqrt(square), 1e-150) * norms[i] * norms[i]
+        if not length <= largest:
+            for a in range(weights.shape[0]):
+                for b in range(weights.shape[1]):
+                    weights[a, b, i] *= largest / length
+
+
 FUNCTION = types.FunctionType(RESIDUAL)
 
 
 @nb.njit(
-    types.void(FUNCTION, VECTOR, VECTOR, types.int64, types.int64, VECTOR, MATRIX, types.boolean, MATRIX, VECTOR),
+    types.void(FUNCTION, VECTOR, VECTOR, VECTOR, VECTOR, VECTOR, types.int64, types.int64, VECTOR, MATRIX,
+               types.boolean, MATRIX, VECTOR),
     cache=True,
 )  # fmt: skip
-def _site_score(residual, packed, y, begin, columns, limits, theta, consistent, total, buffer):  # type: ignore[no-untyped-def]
+def _site_score(residual, params, packed, y, shift, weight, begin, columns, limits, theta, consistent, total, buffer):  # type: ignore[no-untyped-def]
     """total = sum of the clipped scores at theta over the site's rows, which start at `begin`."""
     outputs = theta.shape[0]
     tile = tile_rows(columns)
@@ -116,7 +160,9 @@ def _site_score(residual, packed, y, begin, columns, limits, theta, consistent, 
         start = begin + first
         eta = buffer[: outputs * width].reshape(outputs, width)
         _predict_tile(packed, start * columns, columns, width, theta, eta)
-        residual(eta, y[start : start + width], limits[first : first + width], consistent)
+        _add_offset(shift, start, eta)
+        residual(eta, y[start : start + width], limits[first : first + width], consistent, params)
+        _weigh(weight, start, eta)
         _add_scores_of_tile(packed, start * columns, columns, width, eta, total)
 
 
@@ -125,21 +171,15 @@ def _site_score(residual, packed, y, begin, columns, limits, theta, consistent, 
 
 
 @nb.njit(cache=True)
-def _limits(bound, norms, begin, end):  # type: ignore[no-untyped-def]
-    """The largest residual of each of a site's rows: bound / |x|."""
-    return bound / norms[begin:end]
-
-
-@nb.njit(cache=True)
 def _copy(source, target):  # type: ignore[no-untyped-def]
     target[:] = source
 
 
 @nb.njit(cache=True)
-def _mean_score(residual, packed, y, limits, begin, columns, theta, consistent, penalty, total):  # type: ignore[no-untyped-def]
+def _mean_score(residual, params, packed, y, shift, weight, limits, begin, columns, theta, consistent, penalty, total):  # type: ignore[no-untyped-def]
     outputs = theta.shape[0]
     buffer = np.empty(outputs * min(tile_rows(columns), limits.size))
-    _site_score(residual, packed, y, begin, columns, limits, theta, consistent, total, buffer)
+    _site_score(residual, params, packed, y, shift, weight, begin, columns, limits, theta, consistent, total, buffer)
     rows = max(limits.size, 1)
     for c in range(outputs):
         for j in range(columns):
@@ -147,26 +187,36 @@ def _mean_score(residual, packed, y, limits, begin, columns, theta, consistent, 
 
 
 @nb.njit(
-    types.void(FUNCTION, VECTOR, VECTOR, VECTOR, INDEX, types.int64, INDEX, CUBE, F8, types.boolean, MATRIX, CUBE),
+    types.void(FUNCTION, VECTOR, VECTOR, VECTOR, VECTOR, VECTOR, VECTOR, INDEX, types.int64, INDEX, CUBE, F8,
+               types.boolean, MATRIX, CUBE),
     parallel=True, cache=True,
 )  # fmt: skip
-def mean_scores(residual, packed, y, norms, offsets, columns, sites, thetas, bound, consistent, penalty, out):  # type: ignore[no-untyped-def]
+def mean_scores(  # type: ignore[no-untyped-def]
+    residual, params, packed, y, shift, weight, norms, offsets, columns, sites, thetas, bound, consistent, penalty, out
+):
     """out[i] = mean clipped score of site sites[i] at thetas[i] (or the one theta for all) + penalty * theta."""
     for i in nb.prange(sites.size):
         begin = offsets[sites[i]]
-        limits = _limits(bound, norms, begin, offsets[sites[i] + 1])
+        limits = limits_of(bound, norms, weight, begin, offsets[sites[i] + 1])
         theta = thetas[i % thetas.shape[0]]
-        _mean_score(residual, packed, y, limits, begin, columns, theta, consistent, penalty, out[i])
+        _mean_score(
+            residual, params, packed, y, shift, weight, limits, begin, columns, theta, consistent, penalty, out[i]
+        )
 
 
 @nb.njit(cache=True)
-def _local_descent(residual, packed, y, limits, begin, columns, steps, eta, consistent, penalty, drift, sd, factors, column, key, seed, stream, theta):  # type: ignore[no-untyped-def]  # noqa: E501
+def _local_descent(  # type: ignore[no-untyped-def]
+    residual, params, packed, y, shift, weight, limits, begin, columns, steps, eta, consistent, penalty, drift, sd,
+    factors, column, key, seed, stream, theta,
+):  # fmt: skip
     outputs = theta.shape[0]
     total = np.empty((outputs, columns))
     buffer = np.empty(outputs * min(tile_rows(columns), limits.size))
     rate = eta / max(limits.size, 1)
     for k in range(steps):
-        _site_score(residual, packed, y, begin, columns, limits, theta, consistent, total, buffer)
+        _site_score(
+            residual, params, packed, y, shift, weight, begin, columns, limits, theta, consistent, total, buffer
+        )
         for c in range(outputs):
             for j in range(columns):
                 theta[c, j] -= rate * total[c, j] + eta * (penalty[c, j] * theta[c, j] + drift[c, j])
@@ -175,11 +225,15 @@ def _local_descent(residual, packed, y, limits, begin, columns, steps, eta, cons
 
 
 @nb.njit(
-    types.void(FUNCTION, VECTOR, VECTOR, VECTOR, INDEX, types.int64, INDEX, CUBE, types.int64, F8, F8, types.boolean,
-               MATRIX, CUBE, VECTOR, MATRIX, types.uint64[::1], types.uint64, types.uint64, CUBE),
+    types.void(FUNCTION, VECTOR, VECTOR, VECTOR, VECTOR, VECTOR, VECTOR, INDEX, types.int64, INDEX, CUBE, types.int64,
+               F8, F8, types.boolean, MATRIX, CUBE, VECTOR, MATRIX, types.uint64[::1], types.uint64, types.uint64,
+               CUBE),
     parallel=True, cache=True,
 )  # fmt: skip
-def local_descents(residual, packed, y, norms, offsets, columns, sites, thetas, steps, eta, bound, consistent, penalty, drifts, sds, factors, keys, seed, stream, out):  # type: ignore[no-untyped-def]  # noqa: E501
+def local_descents(  # type: ignore[no-untyped-def]
+    residual, params, packed, y, shift, weight, norms, offsets, columns, sites, thetas, steps, eta, bound, consistent,
+    penalty, drifts, sds, factors, keys, seed, stream, out,
+):  # fmt: skip
     """out[i] = theta after `steps` noisy gradient steps at site sites[i].
 
     Step k: theta -= eta (mean clipped score + penalty theta + drift) + N(0, (sds[i] factors[k, i])^2); `factors`
@@ -187,16 +241,16 @@ def local_descents(residual, packed, y, norms, offsets, columns, sites, thetas, 
     """
     for i in nb.prange(sites.size):
         site = sites[i]
-        limits = _limits(bound, norms, offsets[site], offsets[site + 1])
+        limits = limits_of(bound, norms, weight, offsets[site], offsets[site + 1])
         _copy(thetas[i % thetas.shape[0]], out[i])
         _local_descent(
-            residual, packed, y, limits, offsets[site], columns, steps, eta, consistent, penalty,
+            residual, params, packed, y, shift, weight, limits, offsets[site], columns, steps, eta, consistent, penalty,
             drifts[i % drifts.shape[0]], sds[i], factors, i % factors.shape[1], keys[site], seed, stream, out[i],
         )  # fmt: skip
 
 
 @nb.njit(cache=True)
-def _score_norms(residual, packed, y, norms, begin, end, columns, theta, bound, consistent, out):  # type: ignore[no-untyped-def]
+def _score_norms(residual, params, packed, y, shift, weight, norms, begin, end, columns, theta, bound, consistent, out):  # type: ignore[no-untyped-def]
     outputs = theta.shape[0]
     tile = tile_rows(columns)
     buffer = np.empty(outputs * min(tile, end - begin))
@@ -204,7 +258,11 @@ def _score_norms(residual, packed, y, norms, begin, end, columns, theta, bound, 
         width = min(tile, end - first)
         eta = buffer[: outputs * width].reshape(outputs, width)
         _predict_tile(packed, first * columns, columns, width, theta, eta)
-        residual(eta, y[first : first + width], bound / norms[first : first + width], consistent)
+        _add_offset(shift, first, eta)
+        residual(
+            eta, y[first : first + width], limits_of(bound, norms, weight, first, first + width), consistent, params
+        )
+        _weigh(weight, first, eta)
         for i in range(width):
             length = abs(eta[0, i])
             if outputs > 1:
@@ -216,34 +274,62 @@ def _score_norms(residual, packed, y, norms, begin, end, columns, theta, bound, 
 
 
 @nb.njit(
-    types.void(FUNCTION, VECTOR, VECTOR, VECTOR, INDEX, types.int64, MATRIX, F8, types.boolean, VECTOR),
-    parallel=True, cache=True,
-)  # fmt: skip
-def score_norms(residual, packed, y, norms, offsets, columns, theta, bound, consistent, out):  # type: ignore[no-untyped-def]
+    types.void(
+        FUNCTION, VECTOR, VECTOR, VECTOR, VECTOR, VECTOR, VECTOR, INDEX, types.int64, MATRIX, F8, types.boolean, VECTOR
+    ),
+    parallel=True,
+    cache=True,
+)
+def score_norms(residual, params, packed, y, shift, weight, norms, offsets, columns, theta, bound, consistent, out):  # type: ignore[no-untyped-def]
     """out[row] = norm of the row's score at theta (clipped at `bound`; infinity leaves it as it is)."""
     for site in nb.prange(offsets.size - 1):
         begin, end = offsets[site], offsets[site + 1]
-        _score_norms(residual, packed, y, norms, begin, end, columns, theta, bound, consistent, out)
+        _score_norms(
+            residual, params, packed, y, shift, weight, norms, begin, end, columns, theta, bound, consistent, out
+        )
 
 
 @nb.njit(cache=True, fastmath=SUMS)
-def _mean_curvature(curvature, packed, y, norms, begin, end, columns, theta, bound, consistent, largest, penalty, total):  # type: ignore[no-untyped-def]  # noqa: E501
+def _mean_curvature(  # type: ignore[no-untyped-def]
+    curvature,
+    params,
+    packed,
+    y,
+    shift,
+    weight,
+    norms,
+    begin,
+    end,
+    columns,
+    theta,
+    bound,
+    consistent,
+    largest,
+    penalty,
+    total,
+):
     outputs = theta.shape[0]
     size = tile_rows(columns)
-    room = min(size, end - begin)
-    buffer = np.empty(outputs * room)
-    weights_room = np.empty(outputs * outputs * room)
-    weighted_room = np.empty(columns * room)
+    width = min(size, end - begin)
+    buffer = np.empty(outputs * width)
+    weights_buffer = np.empty(outputs * outputs * width)
+    weighted_buffer = np.empty(columns * width)
     total[:] = 0.0
     for first in range(begin, end, size):
         width = min(size, end - first)
         eta = buffer[: outputs * width].reshape(outputs, width)
-        weights = weights_room[: outputs * outputs * width].reshape(outputs, outputs, width)
-        weighted = weighted_room[: columns * width].reshape(columns, width)
+        weights = weights_buffer[: outputs * outputs * width].reshape(outputs, outputs, width)
+        weighted = weighted_buffer[: columns * width].reshape(columns, width)
         tile = packed[first * columns : (first + width) * columns].reshape(columns, width)
         _predict_tile(packed, first * columns, columns, width, theta, eta)
         near = slice(first, first + width)
-        curvature(eta, y[near], norms[near], bound, consistent, largest, weights)
+        _add_offset(shift, first, eta)
+        if weight.size == 0:
+            curvature(eta, y[near], norms[near], bound, consistent, largest, params, weights)
+        else:
+            scaled = norms[near] * np.maximum(weight[near], MIN_WEIGHT)  # the score is clipped after weighting
+            curvature(eta, y[near], scaled, bound, consistent, np.inf, params, weights)
+            _weigh_curvature(weight[near], norms[near], largest, weights)
         for a in range(outputs):
             for b in range(a + 1):
                 for j in range(columns):
@@ -261,15 +347,47 @@ def _mean_curvature(curvature, packed, y, norms, begin, end, columns, theta, bou
 
 
 @nb.njit(
-    types.void(types.FunctionType(CURVATURE), VECTOR, VECTOR, VECTOR, INDEX, types.int64, INDEX, CUBE, F8,
-               types.boolean, F8, MATRIX, CUBE),
+    types.void(types.FunctionType(CURVATURE), VECTOR, VECTOR, VECTOR, VECTOR, VECTOR, VECTOR, INDEX, types.int64, INDEX,
+               CUBE, F8, types.boolean, F8, MATRIX, CUBE),
     parallel=True, cache=True,
 )  # fmt: skip
-def mean_curvatures(curvature, packed, y, norms, offsets, columns, sites, thetas, bound, consistent, largest, penalty, out):  # type: ignore[no-untyped-def]  # noqa: E501
+def mean_curvatures(  # type: ignore[no-untyped-def]
+    curvature,
+    params,
+    packed,
+    y,
+    shift,
+    weight,
+    norms,
+    offsets,
+    columns,
+    sites,
+    thetas,
+    bound,
+    consistent,
+    largest,
+    penalty,
+    out,
+):
     """out[i] = mean clipped curvature (parameters x parameters) of site sites[i] at its theta, + diag(penalty)."""
     for i in nb.prange(sites.size):
         begin, end = offsets[sites[i]], offsets[sites[i] + 1]
         theta = thetas[i % thetas.shape[0]]
         _mean_curvature(
-            curvature, packed, y, norms, begin, end, columns, theta, bound, consistent, largest, penalty, out[i]
+            curvature,
+            params,
+            packed,
+            y,
+            shift,
+            weight,
+            norms,
+            begin,
+            end,
+            columns,
+            theta,
+            bound,
+            consistent,
+            largest,
+            penalty,
+            out[i],
         )

@@ -3,16 +3,15 @@
 import numba as nb
 import numpy as np
 
-from fedmest.arithmetic import EXACT, exponential
-from fedmest.errors import InputError
-from fedmest.federation import Federation
-from fedmest.models.glm import GLM
+from fedmest.core.fastmath import EXACT, exponential
+from fedmest.core.typing import FloatArray
+from fedmest.data.schema import TargetRule
+from fedmest.models.family import AuditResponses, Family
 from fedmest.models.kernels import CURVATURE, RESIDUAL
-from fedmest.privacy.gdp import Array
 
 
 @nb.njit(RESIDUAL, fastmath=EXACT, error_model="numpy", cache=True)
-def _residual(eta, y, limits, consistent):  # type: ignore[no-untyped-def]
+def _residual(eta, y, limits, consistent, params):  # type: ignore[no-untyped-def]
     """Consistent: weight min(1, B / (|x| max(p, 1-p))), free of y, so the score keeps its conditional mean zero.
 
     With t = exp(-|eta|) the larger probability is 1 / (1 + t): its reciprocal needs no second division.
@@ -31,7 +30,7 @@ def _residual(eta, y, limits, consistent):  # type: ignore[no-untyped-def]
 
 
 @nb.njit(CURVATURE, fastmath=EXACT, error_model="numpy", cache=True)
-def _curvature(eta, y, norms, bound, consistent, largest, weights):  # type: ignore[no-untyped-def]
+def _curvature(eta, y, norms, bound, consistent, largest, params, weights):  # type: ignore[no-untyped-def]
     """p (1 - p), times the score's weight under consistent clipping: the mean derivative of the clipped score."""
     for i in range(y.size):
         t = exponential(-abs(eta[0, i]))
@@ -41,48 +40,49 @@ def _curvature(eta, y, norms, bound, consistent, largest, weights):  # type: ign
         weights[0, 0, i] = min(v, largest / (norms[i] * norms[i]))
 
 
-class Logistic(GLM):
-    """Binary response, logit link."""
+def _mean(eta: FloatArray, params: FloatArray) -> FloatArray:
+    from scipy.special import expit
 
-    name = "logistic"
-    residual = staticmethod(_residual)
-    curvature = staticmethod(_curvature)
-    typical_curvature = 0.2
-    curvature_cap = 0.25
-    bound_quantile = 0.97  # scores have light tails here: cutting more of them slows descent and saves little noise
+    return np.asarray(expit(eta))
 
-    def target(self, federation: Federation) -> Array:
-        values = federation.target
-        if values.dtype.kind in "fiub":
-            y = np.ascontiguousarray(values, dtype=float)
-            wrong = (y != 0) & (y != 1)
-            if wrong.any():
-                raise self.fault(federation, wrong, "0 or 1")
-            if y.min() == y.max():
-                raise InputError(
-                    f"target {federation.target_name!r} is {y[0]:g} in every row of every site; nothing to estimate"
-                )
-            return y
-        levels = sorted({str(v) for v in values})
-        if len(levels) != 2:
-            raise InputError(
-                f"target {federation.target_name!r} has {len(levels)} distinct values; the logistic model needs two "
-                "(the multinomial model takes more)"
-            )
-        self.classes = tuple(levels)
-        return np.asarray(values.astype(str) == levels[1], dtype=float)
 
-    def first_residual(self) -> float:
-        return 0.5
+def _loglike(eta: FloatArray, y: FloatArray, params: FloatArray) -> float:
+    return float(-np.logaddexp(0.0, np.where(y > 0.5, -eta, eta)).sum())
 
-    def mean(self, eta: Array) -> Array:
-        from scipy.special import expit
 
-        return np.asarray(expit(eta))
+def _simulate(eta: FloatArray, rng: np.random.Generator, params: FloatArray) -> FloatArray:
+    return (rng.random(len(eta)) < 1 / (1 + np.exp(-eta))).astype(float)
 
-    def outcomes(self, eta: Array) -> tuple[Array, Array]:
-        p = self.mean(eta)
-        return np.tile([0.0, 1.0], (len(eta), 1)), np.column_stack([1 - p, p])
 
-    def log_likelihood(self, eta: Array, y: Array) -> float:
-        return float(-np.logaddexp(0.0, np.where(y > 0.5, -eta[:, 0], eta[:, 0])).sum())
+def _support(eta: FloatArray, params: FloatArray) -> tuple[FloatArray, FloatArray]:
+    p = _mean(eta, params)
+    return np.tile([0.0, 1.0], (len(eta), 1)), np.column_stack([1 - p, p])
+
+
+def _residual_at_zero(outputs: int) -> float:
+    return 0.5
+
+
+LOGISTIC = Family(
+    name="logistic",
+    residual=_residual,
+    curvature=_curvature,
+    target=TargetRule(
+        declared="two levels, or whole numbers from 0 to 1",
+        numbers="0 or 1",
+        low=0.0,
+        high=1.0,
+        whole=True,
+        max_classes=2,
+        hint="the multinomial model takes more",
+    ),
+    mean=_mean,
+    loglike=_loglike,
+    simulate=_simulate,
+    support=_support,
+    audit=AuditResponses(extreme=(1.0, 1.0), classes=2),
+    typical_curvature=0.2,
+    curvature_upper_bound=0.25,
+    residual_at_zero=_residual_at_zero,
+    clip_quantile=0.97,  # scores have light tails here: cutting more of them slows descent and saves little noise
+)

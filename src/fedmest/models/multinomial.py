@@ -1,35 +1,35 @@
-"""Multinomial (softmax) regression, one theta a class. Score of a row: (p - e_y) x'; curvature (diag p - pp') (x) xx'.
+"""Multinomial (softmax) regression, one theta per class.
+
+Score of a row: (p - e_y) x'; curvature (diag p - pp') (x) xx'.
 
 All classes have their own coefficients, so adding the same vector to each changes nothing; every method starts at
 zero and moves along scores, which sum to zero over classes, so the estimate is the one whose classes sum to zero.
 """
 
 import math
-from typing import Any
 
 import numba as nb
 import numpy as np
 
-from fedmest.arithmetic import EXACT, exponential
-from fedmest.errors import InputError
-from fedmest.federation import Federation
-from fedmest.models.glm import GLM
+from fedmest.core.fastmath import EXACT, exponential
+from fedmest.core.typing import FloatArray
+from fedmest.data.schema import TargetRule
+from fedmest.models.family import AuditResponses, Family
 from fedmest.models.kernels import CURVATURE, RESIDUAL
-from fedmest.privacy.gdp import Array
 
-LARGEST_PREDICTOR = 1e300
+MAX_PREDICTOR = 1e300
 SMALLEST_LENGTH = 1e-150
 
 
 @nb.njit("void(f8[:, ::1])", fastmath=EXACT, error_model="numpy", cache=True)
 def _softmax(eta):  # type: ignore[no-untyped-def]
     classes, width = eta.shape
-    largest = np.full(width, -LARGEST_PREDICTOR)
+    largest = np.full(width, -MAX_PREDICTOR)
     for k in range(classes):
         for i in range(width):
             # a number also where theta'x overflowed (infinity, or infinity minus infinity); in this order of
             # arguments NaN gives way to the limit
-            eta[k, i] = min(LARGEST_PREDICTOR, max(-LARGEST_PREDICTOR, eta[k, i]))
+            eta[k, i] = min(MAX_PREDICTOR, max(-MAX_PREDICTOR, eta[k, i]))
             largest[i] = max(largest[i], eta[k, i])
     total = np.zeros(width)
     for k in range(classes):
@@ -61,11 +61,11 @@ def _weights(p, limits, weights):  # type: ignore[no-untyped-def]
 
 
 @nb.njit(RESIDUAL, fastmath=EXACT, error_model="numpy", cache=True)
-def _residual(eta, y, limits, consistent):  # type: ignore[no-untyped-def]
+def _residual(eta, y, limits, consistent, params):  # type: ignore[no-untyped-def]
     classes, width = eta.shape
     _softmax(eta)
     weights = np.empty(width)
-    if math.isinf(limits[0]):
+    if math.isinf(limits.min()):  # no row has a limit; below, each row's own gives a weight of 1 where it is infinite
         for i in range(width):
             eta[int(y[i]), i] -= 1.0
         return
@@ -89,7 +89,7 @@ def _residual(eta, y, limits, consistent):  # type: ignore[no-untyped-def]
 
 
 @nb.njit(CURVATURE, fastmath=EXACT, error_model="numpy", cache=True)
-def _curvature(eta, y, norms, bound, consistent, largest, weights):  # type: ignore[no-untyped-def]
+def _curvature(eta, y, norms, bound, consistent, largest, params, weights):  # type: ignore[no-untyped-def]
     classes, width = eta.shape
     _softmax(eta)
     weight = np.ones(width)
@@ -120,50 +120,44 @@ def _curvature(eta, y, norms, bound, consistent, largest, weights):  # type: ign
                 weights[a, b, i] *= weight[i]
 
 
-class Multinomial(GLM):
-    """Unordered classes, softmax link."""
+def softmax_mean(eta: FloatArray, params: FloatArray) -> FloatArray:
+    """Probabilities of classes for predictors (n, classes)."""
+    from scipy.special import softmax
 
-    name = "multinomial"
-    residual = staticmethod(_residual)
-    curvature = staticmethod(_curvature)
-    typical_curvature = 0.1
-    curvature_cap = 0.5  # diag p - pp' <= (I - 11'/c) / 2 (Böhning 1992), whatever the number of classes
-    bound_quantile = 0.97
+    return np.asarray(softmax(eta, axis=1))
 
-    def target(self, federation: Federation) -> Array:
-        values = federation.target
-        labels = values.astype(str) if values.dtype.kind not in "fiub" else values
-        classes, codes = np.unique(labels, return_inverse=True)
-        if len(classes) < 2:
-            raise InputError(
-                f"target {federation.target_name!r} is {classes[0]!s} in every row of every site; nothing to estimate"
-            )
-        if len(classes) > 1000:
-            raise InputError(
-                f"target {federation.target_name!r} has {len(classes)} distinct values; the multinomial model takes "
-                "at most 1000 classes (is this a number to predict with the linear or poisson model?)"
-            )
-        self.set_classes(tuple(c.item() if hasattr(c, "item") else c for c in classes))
-        return codes.astype(float)
 
-    def set_classes(self, classes: tuple[Any, ...]) -> None:
-        super().set_classes(classes)
-        self.outputs = len(classes)
+def softmax_loglike(eta: FloatArray, y: FloatArray, params: FloatArray) -> float:
+    """Log-likelihood of class codes y at predictors (n, classes)."""
+    from scipy.special import log_softmax
 
-    def contrasts(self, columns: int) -> Array:
-        centred = np.eye(self.outputs) - 1.0 / self.outputs
-        basis = np.linalg.svd(centred)[0][:, : self.outputs - 1]
-        return np.asarray(np.kron(basis, np.eye(columns)))
+    return float(log_softmax(eta, axis=1)[np.arange(len(y)), y.astype(int)].sum())
 
-    def first_residual(self) -> float:
-        return math.sqrt(1.0 - 1.0 / self.outputs)
 
-    def mean(self, eta: Array) -> Array:
-        from scipy.special import softmax
+def _simulate(eta: FloatArray, rng: np.random.Generator, params: FloatArray) -> FloatArray:
+    return np.asarray((eta + rng.gumbel(size=eta.shape)).argmax(axis=1), dtype=float)
 
-        return np.asarray(softmax(eta, axis=1))
 
-    def log_likelihood(self, eta: Array, y: Array) -> float:
-        from scipy.special import log_softmax
+def _residual_at_zero(outputs: int) -> float:
+    return math.sqrt(1.0 - 1.0 / outputs)
 
-        return float(log_softmax(eta, axis=1)[np.arange(len(y)), y.astype(int)].sum())
+
+MULTINOMIAL = Family(
+    name="multinomial",
+    residual=_residual,
+    curvature=_curvature,
+    target=TargetRule(
+        declared="levels",
+        max_classes=1000,
+        hint="is this a number to predict with the linear or poisson model?",
+    ),
+    multiclass=True,
+    mean=softmax_mean,
+    loglike=softmax_loglike,
+    simulate=_simulate,
+    audit=AuditResponses(extreme=(0.0, 0.0), classes=3),
+    typical_curvature=0.1,
+    curvature_upper_bound=0.5,  # diag p - pp' <= (I - 11'/c) / 2 (Böhning 1992), whatever the number of classes
+    residual_at_zero=_residual_at_zero,
+    clip_quantile=0.97,
+)

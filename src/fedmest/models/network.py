@@ -1,328 +1,361 @@
-"""Networks in torch whose rows are clipped one by one, at about the price of a plain gradient.
+"""Networks as models: theta is one flat vector (1, size), the score of a row its whole gradient.
 
-After Bu, Wang, Zha and Karypis (2023), "Differentially private optimization on large model at small cost": one forward
-pass that keeps what goes into each layer, one backward pass for the gradients at the layers' outputs and nothing else.
-Both together give the norm of every row's gradient, and then, row by row weighted, the clipped sum. Nothing runs twice.
+The sensitivity of a clipped mean, 2 B / n, is proved for real numbers; networks compute in single precision. What
+rounding adds is accounted for in advance: rows are clipped to B (1 - MARGIN).
 
-- A linear layer's row gradient is an outer product, so its squared norm is (|in|^2 + 1) |out gradient|^2, and the
-  clipped sum is one matrix product.
-- A convolution's row gradient is a product of the row's unfolded input with its output gradient. It is formed for a few
-  dozen rows at a time and kept until their factors are known: norm and weighted sum are then read off. (Gram matrices
-  over positions give the norm without it, but the sum then costs that same product anyway.)
-- Rows go through in chunks that fit the cache, channels last. That is faster than all at once, and bounds the memory.
-
-Theta is one flat vector, in the order of the module's `parameters()`. Same inputs and threads, same bits.
+- A row's gradient depends on that row and theta alone, in the last bit too: a chunk has the same size whatever its rows
+  hold, and every row the same place in it (see `GradSampleNetwork._parts`).
+- So replacing a row changes the sum of its own chunk alone; chunks are added up in double precision.
+- That sum of at most c = 80 vectors of length B (1 - MARGIN) is rounded by at most c u a term, u = 2^-24, in whatever
+  order: by c^2 u B = 0.0004 B altogether. It happens twice, with the old row and with the new one.
+- Numbers that single precision loses because they are too small are worth less than 1e-14 in a row, whatever its size
+  (see `GradSampleNetwork._parts`), and bounds are at least 1e-10. Flushing denormals to zero is refused all the same.
+- The exact sums differ by 2 B (1 - MARGIN), and a row's own length is known to about 0.0001. Together that is less
+  than 2 B (1 - 0.001) + 2 (0.0004 + 0.0001) B < 2 B.
 """
 
 from __future__ import annotations
 
-import importlib.util
-import math
-from collections.abc import Collection, Iterator
-from itertools import chain, pairwise
-from typing import Any
+import os
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+import numba
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+import numpy.typing as npt
 
-from fedmest.errors import InputError
-from fedmest.privacy.gdp import Array
+from fedmest.core.exceptions import InputError
+from fedmest.core.typing import FloatArray, IntArray
+from fedmest.data.federation import Federation
+from fedmest.data.packing import Rows
+from fedmest.data.schema import TargetRule
+from fedmest.models.base import Model
+from fedmest.models.clipping import Clipping
+from fedmest.models.family import AuditResponses
+from fedmest.models.multinomial import MULTINOMIAL, softmax_loglike, softmax_mean
+from fedmest.privacy.noise import Noise
 
-try:
-    import torch
-    import torch.nn.functional as F
-    from torch import Tensor, nn
-except ImportError:  # this file can be read without torch; building a network asks for it, see need_torch
-    pass
+if TYPE_CHECKING:
+    from torch import nn
 
-Vector = NDArray[Any]  # float32, or float64 in a network built with `double`
-CHUNK = 80  # rows at a time: 40 to 80 ran fastest
-MEMORY = 200 * 2**20  # bytes that a chunk may take; large networks get fewer rows
+    from fedmest.models.grad_sample import GradSampleNetwork
 
-
-def need_torch() -> None:
-    if importlib.util.find_spec("torch") is None:
-        raise InputError("networks need torch: pip install 'fedmest[neural]'")
-
-
-def mnist_net() -> nn.Sequential:
-    """The paper's network for 28 x 28 digits: 421,642 parameters.
-
-    The paper names the channels (32, 64) and units (128, 10); kernels of 3 and pooling by 2 are our reading. Pooling
-    comes before ReLU: the function and its gradient are the same, and ReLU has a quarter of the work.
-    """
-    return _net((1, 32, 64), 64 * 7 * 7, 128)
+MARGIN = 1e-3
 
 
-def cifar_net() -> nn.Sequential:
-    """The paper's network for 32 x 32 colour images: 620,362 parameters, read as for `mnist_net`.
+@dataclass(frozen=True, eq=False)
+class NetworkModel(Model):
+    """A network that classifies rows, which are images or vectors; see `fedmest.models.grad_sample`.
 
-    Where the paper counts three fully connected layers but lists two (256, 10), the list is followed.
-    """
-    return _net((3, 32, 64, 128), 128 * 4 * 4, 256)
+    Parameters
+    ----------
+    layers : torch.nn.Sequential or callable
+        The chain of layers, or a function that builds it, so that torch is loaded when it is needed.
+    row_shape : tuple of int
+        Shape of one row; a vector of 64 numbers is ``(64,)``.
+    name : str
+        Its name in reports.
+    frozen_layers : collection of int
+        Places of layers that stay at a random start; noise goes on the others alone.
+    classes : tuple
+        Classes of the target; set by `encode_target`.
 
-
-def _net(channels: tuple[int, ...], inputs: int, units: int) -> nn.Sequential:
-    need_torch()
-    blocks = [(nn.Conv2d(c, out, 3, padding=1), nn.MaxPool2d(2), nn.ReLU()) for c, out in pairwise(channels)]
-    return nn.Sequential(*chain(*blocks), nn.Flatten(), nn.Linear(inputs, units), nn.ReLU(), nn.Linear(units, 10))
-
-
-class Network:
-    """A classifier: a chain of layers, log-softmax on top, negative log-likelihood as a row's loss.
-
-    Holds shapes and no rows; theta is handed in with each call and never changed. Rows are (n, *shape), or flat.
-
-    Layers whose places in the chain are in `held` stay at a random start that belongs to the network (drawn from
-    seed 0) and are no part of theta: a wide layer that only passes things on costs more in noise than it learns.
+    Examples
+    --------
+    >>> from torch import nn  # doctest: +SKIP
+    >>> fit(federation, NetworkModel(nn.Sequential(nn.Linear(64, 10)), (64,)), "fedavg", eta=0.1)  # doctest: +SKIP
     """
 
-    def __init__(
-        self, layers: nn.Sequential, shape: tuple[int, ...], *, held: Collection[int] = (), chunk: int | None = None,
-        double: bool = False,
-    ) -> None:  # fmt: skip
-        self.layers, self.shape, self.dtype = layers, shape, torch.float64 if double else torch.float32
-        self.held = frozenset(held)
-        self._check()
-        self._draw(0, self.held)
-        self.shapes = [tuple(p.shape) for p in self._parameters()]
-        self.size = sum(math.prod(s) for s in self.shapes)
-        self.classes, self.row_bytes = self._measure()
-        self.chunk = chunk or max(1, min(CHUNK, MEMORY // self.row_bytes))
+    layers: nn.Sequential | Callable[[], nn.Sequential]
+    row_shape: tuple[int, ...]
+    name: str = "network"
+    frozen_layers: Collection[int] = ()
+    classes: tuple[Any, ...] = ()
 
-    def get(self) -> Vector:
-        """The module's own parameters as one vector."""
-        return _flat([p.to(self.dtype) for p in self._parameters()])
+    has_coefficients: ClassVar[bool] = False
+    clips: ClassVar[tuple[str, ...]] = ("norm",)
+    typical_curvature: ClassVar[float] = 0.1
+    clip_quantile: ClassVar[float] = 0.5  # gradients soon shrink; a tight bound means less noise
+    curvature_slope: ClassVar[float] = 0.25
+    curvature_upper_bound: ClassVar[float | None] = MULTINOMIAL.curvature_upper_bound  # of the last layer
+    audit: ClassVar[AuditResponses] = AuditResponses(extreme=(1.0, 1.0), classes=2)
 
-    def set(self, theta: ArrayLike) -> None:
-        """Write theta into the module, for use outside of this class."""
-        with torch.no_grad():
-            for p, values in zip(self._parameters(), self._unpack(theta), strict=True):
-                p.copy_(values)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "frozen_layers", tuple(self.frozen_layers))
 
-    def initial(self, seed: int) -> Vector:
-        """A random start (zero would leave all units alike); the same for the same seed. Public: no row is read.
+    def with_classes(self, classes: tuple[Any, ...]) -> Self:
+        known = replace(self, classes=classes)
+        known.__dict__["network"] = self.network  # built once
+        return known
 
-        Weights keep the size of what passes through ReLU layers (He et al. 2015): where it shrinks from layer to layer,
-        clipped gradients say little but that classes are balanced, and training does not leave the start.
-        """
-        self._draw(seed, frozenset(range(len(self.layers))) - self.held)
-        return self.get()
+    @cached_property
+    def network(self) -> GradSampleNetwork:
+        """The layers, built once, with their gradients row by row."""
+        from fedmest.models.grad_sample import GradSampleNetwork, need_torch
 
-    def _draw(self, seed: int, places: Collection[int]) -> None:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            for place, layer in enumerate(self.layers):
-                if place in places and isinstance(layer, (nn.Conv2d, nn.Linear)):
-                    nn.init.kaiming_uniform_(layer.weight, nonlinearity="relu")
-                    if layer.bias is not None:
-                        nn.init.zeros_(layer.bias)
+        need_torch()
+        from torch import nn
 
-    def _parameters(self) -> list[Tensor]:
-        """Of the layers that theta is made of, in their order."""
-        return [p for place, layer in enumerate(self.layers) if place not in self.held for p in layer.parameters()]
+        layers = deepcopy(self.layers) if isinstance(self.layers, nn.Sequential) else self.layers()
+        return GradSampleNetwork(layers, self.row_shape, frozen_layers=self.frozen_layers)
 
-    def clipped_sum(self, x: ArrayLike, y: ArrayLike, theta: ArrayLike, bound: float) -> tuple[Array, Vector]:
-        """Sum of the rows' gradients, each shortened to norm `bound`, and the norms before that.
+    @property
+    def identity(self) -> str:
+        return f"{self.name} {self.row_shape} {self.frozen_layers} {self.network.layers}"
 
-        With a bound, a row whose gradient is not finite counts as zero: it must not show itself by spoiling the sum.
-        Chunks are added up in double precision, so that a changed row changes the rounding of its own chunk alone.
-        """
-        if not bound > 0:
-            raise InputError(f"the bound on a row's gradient must be positive, not {bound}")
-        weights, total = self._unpack(theta), torch.zeros(self.size, dtype=torch.float64)
-        norms = []
-        for images, labels in self._chunks(x, y):
-            sums = [torch.zeros(s, dtype=self.dtype) for s in self.shapes]
-            norms.append(self._add(images, labels, weights, bound, sums))
-            total += torch.cat([part.reshape(-1) for part in sums])
-        return np.asarray(total), _flat(norms)
+    @property
+    def tools(self) -> str:
+        import torch
 
-    def row_gradients(self, x: ArrayLike, y: ArrayLike, theta: ArrayLike) -> Vector:
-        """Every row's gradient, (rows, size); one that is not finite is zero. Takes rows times size floats."""
-        weights, rows, done = self._unpack(theta), torch.zeros(len(np.asarray(y)), self.size, dtype=self.dtype), 0
-        for images, labels in self._chunks(x, y):
-            pieces: list[Tensor] = []
-            for layer, a, g in self._parts(images, labels, weights)[0]:
-                if isinstance(layer, nn.Conv2d):
-                    out, channels, height, width = layer.weight.shape
-                    a = a.reshape(len(a), out, height, width, channels).permute(0, 1, 4, 2, 3)
-                    pieces.append(a.flatten(1))
-                else:
-                    pieces.append((g[:, :, None] * a[:, None, :]).flatten(1))
-                if layer.bias is not None:
-                    pieces.append(g)
-            torch.cat(pieces, 1, out=rows[done : done + len(labels)])
-            done += len(labels)
-        return np.asarray(rows)
-
-    def hidden(self, x: ArrayLike, theta: ArrayLike) -> Vector:
-        """What goes into the last linear layer, (rows, units)."""
-        weights, chunks = self._unpack(theta), []
-        for part in torch.split(self._images(x), self.chunk):
-            kept: list[Any] = []
-            self._forward(part, weights, kept)
-            chunks.append(kept[-1][1])
-        return np.asarray(torch.cat(chunks))
+        with _exactly():
+            return f"torch {torch.__version__}, {torch.get_num_threads()} threads"
 
     @property
     def head(self) -> tuple[int, int]:
-        """Shape (classes, units) of the last layer, which must be linear with a bias: its weights end theta."""
-        last = self.layers[-1]
-        if len(self.layers) - 1 in self.held:
-            raise InputError("the last layer is held; this method works on it")
-        if not isinstance(last, nn.Linear) or last.bias is None:
-            raise InputError(f"the network must end in a linear layer with a bias for this method, not in {last}")
-        return last.out_features, last.in_features
+        """Shape (classes, units + 1) of the last layer's coefficients, biases first."""
+        classes, units = self.network.head
+        return classes, units + 1
 
-    def gradient(self, x: ArrayLike, y: ArrayLike, theta: ArrayLike) -> Vector:
-        """Plain sum of the rows' gradients, by torch's own backward pass, in the same chunks."""
-        weights = [w.requires_grad_() for w in self._unpack(theta)]
-        sums = [torch.zeros_like(w, requires_grad=False) for w in weights]
-        for images, labels in self._chunks(x, y):
-            loss = F.cross_entropy(self._forward(images, weights), labels, reduction="sum")
-            for total, part in zip(sums, torch.autograd.grad(loss, weights), strict=True):
-                total += part
-        return _flat(sums)
+    # -- the parameter ----------------------------------------------------------------------------------------
 
-    def _parts(self, x: Tensor, y: Tensor, weights: list[Tensor]) -> tuple[list[tuple[Any, Tensor, Tensor]], Tensor]:
-        """What one chunk's row gradients are made of, and their norms.
+    def shape(self, columns: int) -> tuple[int, int]:
+        return 1, self.network.size
 
-        Of a convolution: its kernel's row gradients and its output's, summed over positions; of a linear layer: inputs
-        and output gradients. Rows whose gradient is not finite are zero there and have an infinite norm. They are
-        taken out afterwards, not left out before: the others must be computed in the same places as ever.
+    def start(self, columns: int, seed: int) -> FloatArray:
+        return np.asarray(self.network.initial(seed), dtype=float)[None]
+
+    def max_step_norm(self, columns: int) -> float:
+        return np.inf
+
+    def fallback_clip_norm(self, columns: int) -> float:
+        return 1.0
+
+    def head_of(self, theta: FloatArray) -> FloatArray:
+        """Last layer as a matrix of the shape `head`: its rows times (1, hidden units) are logits.
+
+        Parameters
+        ----------
+        theta : FloatArray
+            All parameters (1, size).
+
+        Returns
+        -------
+        FloatArray
         """
-        kept: list[tuple[Any, Tensor, Tensor]] = []
-        loss = F.cross_entropy(self._forward(x, weights, kept), y, reduction="sum")
-        parts, squares = [], torch.zeros(len(x), dtype=self.dtype)
-        for (layer, a, _), g in zip(kept, torch.autograd.grad(loss, [out for *_, out in kept]), strict=True):
-            biased = float(layer.bias is not None)
-            if isinstance(layer, nn.Conv2d):
-                g = g.permute(0, 2, 3, 1).flatten(1, 2)  # rows, positions, channels
-                a, g = _row_gradients(a, g, layer), g.sum(1)
-                squares += torch.linalg.vector_norm(a, dim=2).square().sum(1) + biased * g.square().sum(1)
-            else:
-                squares += (a.square().sum(1) + biased) * g.square().sum(1)
-            parts.append((layer, a, g))
-        bad = ~torch.isfinite(squares)
-        if bad.any():
-            parts = [(layer, _without(a, bad), _without(g, bad)) for layer, a, g in parts]
-        return parts, squares.sqrt().masked_fill(bad, math.inf)
+        classes, features = self.head
+        last = theta[0, -classes * features :]
+        return np.column_stack([last[-classes:], last[:-classes].reshape(classes, features - 1)])
 
-    def _add(self, x: Tensor, y: Tensor, weights: list[Tensor], bound: float, sums: list[Tensor]) -> Tensor:
-        """Add the clipped gradients of one chunk to `sums`, return their norms."""
-        parts, norms = self._parts(x, y, weights)
-        safe = bound * (1 - 32 * torch.finfo(self.dtype).eps)  # a norm's rounding must not let a row exceed the bound
-        factors = torch.where(norms > safe, safe / norms, 1.0)
-        totals = iter(sums)
-        for layer, a, g in parts:
-            total = next(totals)
-            if isinstance(layer, nn.Conv2d):
-                last = total.permute(0, 2, 3, 1)
-                last += (factors @ a.flatten(1)).reshape(last.shape)
-            else:
-                total.addmm_((g * factors[:, None]).t(), a)
-            if layer.bias is not None:
-                next(totals).add_(factors @ g)
-        return norms
+    def with_head(self, theta: FloatArray, head: FloatArray) -> FloatArray:
+        """Parameters with another last layer.
 
-    def log_probabilities(self, x: ArrayLike, theta: ArrayLike) -> Vector:
-        weights = self._unpack(theta)
-        with torch.no_grad():
-            chunks = [self._forward(part, weights) for part in torch.split(self._images(x), self.chunk)]
-            return np.asarray(F.log_softmax(torch.cat(chunks), 1))
+        Parameters
+        ----------
+        theta : FloatArray
+            All parameters (1, size).
+        head : FloatArray
+            The last layer, of the shape `head`.
 
-    def predict(self, x: ArrayLike, theta: ArrayLike) -> NDArray[np.int64]:
-        """The likeliest class of each row."""
-        return np.asarray(self.log_probabilities(x, theta).argmax(axis=1), dtype=np.int64)
+        Returns
+        -------
+        FloatArray
+        """
+        last = np.concatenate([head[:, 1:].ravel(), head[:, 0]])
+        return np.concatenate([theta[0, : -len(last)], last])[None]
 
-    def accuracy(self, x: ArrayLike, y: ArrayLike, theta: ArrayLike) -> float:
-        return float(np.mean(self.predict(x, theta) == np.asarray(y)))
+    # -- rows -------------------------------------------------------------------------------------------------
 
-    def _forward(self, x: Tensor, weights: list[Tensor], kept: list[Any] | None = None) -> Tensor:
-        """Logits; into `kept` go the layers with weights, their inputs, and their outputs to take gradients at."""
-        values = iter(weights)
-        for place, layer in enumerate(self.layers):
-            if not isinstance(layer, (nn.Conv2d, nn.Linear)):
-                x = layer(x)
-                continue
-            held = place in self.held
-            source = (p.detach().to(self.dtype) for p in layer.parameters()) if held else values
-            inputs, weight, bias = x, next(source), None if layer.bias is None else next(source)
-            if isinstance(layer, nn.Conv2d):
-                x = F.conv2d(x, weight, bias, layer.stride, layer.padding, layer.dilation)
-                x = x.contiguous(memory_format=torch.channels_last)  # one channel alone does not ask for it
-            else:
-                x = F.linear(x, weight, bias)
-            if kept is not None and not held:
-                x.requires_grad_()  # weights are constants here: the backward pass leaves their gradients out
-                kept.append((layer, inputs.detach(), x))
-        return x
+    def encode_target(self, federation: Federation) -> tuple[Self, FloatArray]:
+        """Target as numbers: whole numbers from 0 stand for themselves, other labels are numbered in their order.
 
-    def _unpack(self, theta: ArrayLike) -> list[Tensor]:
-        flat = torch.tensor(np.asarray(theta), dtype=self.dtype).reshape(-1)  # a copy
-        if len(flat) != self.size:
-            raise InputError(f"theta has {len(flat)} values; the network has {self.size} parameters")
-        pieces = torch.split(flat, [math.prod(s) for s in self.shapes])
-        return [_channels_last(p.reshape(s)) for p, s in zip(pieces, self.shapes, strict=True)]
+        Parameters
+        ----------
+        federation : Federation
+            Holds the target.
 
-    def _images(self, x: ArrayLike) -> Tensor:
-        images = torch.as_tensor(np.asarray(x)).to(self.dtype)
-        if math.prod(images.shape[1:]) != math.prod(self.shape):
-            raise InputError(f"rows of shape {tuple(images.shape[1:])}; the network needs {self.shape}")
-        return _channels_last(images.reshape(len(images), *self.shape))
+        Returns
+        -------
+        model : NetworkModel
+            The model with its classes.
+        y : FloatArray
+            Target; a class is its place among the classes.
 
-    def _chunks(self, x: ArrayLike, y: ArrayLike) -> Iterator[tuple[Tensor, Tensor]]:
-        images, labels = self._images(x), torch.as_tensor(np.asarray(y)).to(torch.int64)
-        if len(labels) != len(images) or ((labels < 0) | (labels >= self.classes)).any():
-            raise InputError(f"the network needs one class for each row, numbered 0 to {self.classes - 1}")
-        even = max(1, -(-len(labels) // max(1, -(-len(labels) // self.chunk))))  # no small chunk at the end
-        return zip(torch.split(images, even), torch.split(labels, even), strict=True)
+        Raises
+        ------
+        InputError
+            If rows have another number of columns, or there are too many classes.
+        """
+        pixels = int(np.prod(self.row_shape))
+        if len(federation.features) != pixels:
+            size = " x ".join(map(str, self.row_shape))
+            raise InputError(
+                f"the {self.name} model takes rows of {size} = {pixels} numbers; the data have "
+                f"{len(federation.features)} feature columns"
+            )
+        values, count = federation.target, self.network.classes
+        numbered = tuple(range(count))
+        if self.classes in ((), numbered) and values.dtype.kind in "fiub" and np.isin(values, numbered).all():
+            return self.with_classes(numbered), np.ascontiguousarray(values, dtype=float)
+        rule = TargetRule(declared="", max_classes=count)
+        classes, y = rule.encode(federation, self.name, self.classes)
+        return self.with_classes(classes), y
 
-    def _check(self) -> None:
-        """Only layers that treat rows apart and always alike: a bound on a row means nothing otherwise."""
-        plain = {nn.Linear, nn.ReLU, nn.Tanh, nn.Sigmoid, nn.MaxPool2d, nn.AvgPool2d, nn.Flatten, nn.Identity}
-        for layer in self.layers:
-            fine = type(layer) in plain and not getattr(layer, "inplace", False)
-            if type(layer) is nn.Conv2d:
-                fine = layer.groups == 1 and layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
-            if not fine:
-                raise InputError(f"no per-row clipping for {layer}; use Linear, Conv2d in one group, ReLU, pooling")
-        weighted = {place for place, layer in enumerate(self.layers) if type(layer) in (nn.Linear, nn.Conv2d)}
-        if not self.held < weighted:
-            raise InputError(f"held={sorted(self.held)}: choose some, not all, of the layers {sorted(weighted)}")
+    def mean_scores(
+        self, rows: Rows, sites: IntArray, thetas: FloatArray, clipping: Clipping, penalty: FloatArray
+    ) -> FloatArray:
+        out = np.empty((len(sites), 1, self.network.size))
+        with _exactly():
+            for i, site in enumerate(sites):
+                theta = thetas[i] if thetas.ndim == 3 else thetas
+                out[i] = self._mean_score(*_rows(rows, site), theta, clipping) + penalty * theta
+        return out
 
-    def _measure(self) -> tuple[int, int]:
-        """Number of classes, and a generous guess of the bytes that one row takes in `_add`."""
-        kept: list[Any] = []
-        logits = self._forward(torch.zeros(2, *self.shape, dtype=self.dtype), self._unpack(self.get()), kept)
-        if any(out.dim() != 2 or len(out) != 2 for out in (logits, *(k[2] for k in kept if type(k[0]) is nn.Linear))):
-            raise InputError("linear layers need one vector a row, and the network must end in one: put Flatten before")
-        floats = sum(3 * a[0].numel() + 4 * out[0].numel() for _, a, out in kept)
-        convolutions = [(layer.weight, out) for layer, _, out in kept if isinstance(layer, nn.Conv2d)]
-        floats += sum(2 * w.numel() + w[0].numel() * out[0, 0].numel() for w, out in convolutions)
-        return logits.shape[1], floats * torch.finfo(self.dtype).bits // 8
+    def local_descents(
+        self,
+        rows: Rows,
+        sites: IntArray,
+        thetas: FloatArray,
+        steps: int,
+        eta: float,
+        clipping: Clipping,
+        penalty: FloatArray,
+        drifts: FloatArray,
+        sds: FloatArray,
+        factors: FloatArray,
+        noise: Noise,
+    ) -> FloatArray:
+        out = np.empty((len(sites), 1, self.network.size))
+        with _exactly():
+            for i, site in enumerate(sites):
+                x, y = _rows(rows, site)
+                theta = (thetas[i] if thetas.ndim == 3 else thetas).copy()
+                drift = drifts[i] if drifts.ndim == 3 else drifts
+                for k in range(steps):
+                    theta -= eta * (self._mean_score(x, y, theta, clipping) + penalty * theta + drift)
+                    noise.add_step(theta[0], sds[i] * factors[k, i % factors.shape[1]], site, k)
+                out[i] = theta
+        return out
+
+    def score_norms(self, rows: Rows, theta: FloatArray) -> FloatArray:
+        with _exactly():
+            sites = (_rows(rows, site) for site in range(len(rows.sizes)))
+            norms = [self.network.clipped_sum(x, y, theta[0], np.inf)[1] for x, y in sites]
+        return np.concatenate(norms).astype(float)
+
+    def features(self, rows: Rows, site: int, theta: FloatArray) -> FloatArray:
+        """Last hidden layer with a one in front; zeros where a row makes that layer overflow.
+
+        Parameters
+        ----------
+        rows : Rows
+            Rows of all sites.
+        site : int
+            The site.
+        theta : FloatArray
+            All parameters (1, size).
+
+        Returns
+        -------
+        FloatArray
+            (rows, units + 1).
+        """
+        with _exactly():
+            hidden = self.network.hidden(_rows(rows, site)[0], theta[0]).astype(float)
+        hidden[~np.isfinite(hidden).all(axis=1)] = 0.0
+        return np.column_stack([np.ones(len(hidden)), hidden])
+
+    def row_scores(self, rows: Rows, site: int, theta: FloatArray) -> FloatArray:
+        """Gradient of each of a site's rows; takes much memory.
+
+        Parameters
+        ----------
+        rows : Rows
+            Rows of all sites.
+        site : int
+            The site.
+        theta : FloatArray
+            All parameters (1, size).
+
+        Returns
+        -------
+        FloatArray
+            (rows, size).
+        """
+        with _exactly():
+            return self.network.row_gradients(*_rows(rows, site), theta[0])
+
+    def _mean_score(
+        self, x: npt.NDArray[np.float32], y: FloatArray, theta: FloatArray, clipping: Clipping
+    ) -> FloatArray:
+        return self.network.clipped_sum(x, y, theta[0], clipping.bound * (1 - MARGIN))[0] / max(len(y), 1)
+
+    # -- predictions ------------------------------------------------------------------------------------------
+
+    def predictors(self, X: FloatArray, theta: FloatArray, intercept: bool) -> FloatArray:
+        with _exactly():
+            return self.network.log_probabilities(_single(X), theta[0]).astype(float)
+
+    def mean(self, eta: FloatArray) -> FloatArray:
+        return softmax_mean(eta, np.empty(0))
+
+    def loglike(self, eta: FloatArray, y: FloatArray) -> float:
+        return softmax_loglike(eta, y, np.empty(0))
 
 
-def _channels_last(x: Tensor) -> Tensor:
-    return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x
+def mnist_cnn() -> NetworkModel:
+    """The convolutional network of the paper's MNIST experiments."""
+
+    def build() -> nn.Sequential:
+        from fedmest.models.grad_sample import mnist_net
+
+        return mnist_net()
+
+    return NetworkModel(build, (1, 28, 28), "mnist-cnn")
 
 
-def _without(x: Tensor, rows: Tensor) -> Tensor:
-    return x.masked_fill(rows.reshape(-1, *[1] * (x.dim() - 1)), 0.0)
+def cifar_cnn() -> NetworkModel:
+    """The convolutional network of the paper's CIFAR-10 experiments."""
+
+    def build() -> nn.Sequential:
+        from fedmest.models.grad_sample import cifar_net
+
+        return cifar_net()
+
+    return NetworkModel(build, (3, 32, 32), "cifar-cnn")
 
 
-def _flat(pieces: list[Tensor]) -> Vector:
-    return np.asarray(torch.cat([p.detach().reshape(-1) for p in pieces]))
+def _rows(rows: Rows, site: int) -> tuple[npt.NDArray[np.float32], FloatArray]:
+    """Images and labels of a site. The first packed column is the intercept's, for which networks have no use."""
+    return _single(rows.of_site(site)[:, 1:]), rows.targets_of_site(site)
 
 
-def _row_gradients(x: Tensor, g: Tensor, layer: nn.Conv2d) -> Tensor:
-    """Of the kernel, (rows, out channels, height * width * channels); g is (rows, positions, out channels)."""
-    (top, left), (down, across) = (int(p) for p in layer.padding), layer.stride
-    (kh, kw), (eh, ew) = layer.kernel_size, layer.dilation
-    if layer.in_channels < 4:  # runs of so few channels copy slowly; torch's own unfolding has them outermost
-        seen = F.unfold(x, layer.kernel_size, layer.dilation, (top, left), layer.stride)
-        return torch.bmm(seen, g).reshape(len(x), layer.in_channels, kh * kw, g.shape[2]).permute(0, 3, 2, 1).flatten(2)
-    x = F.pad(x.permute(0, 2, 3, 1), (0, 0, left, left, top, top))
-    windows = x.unfold(1, eh * (kh - 1) + 1, down).unfold(2, ew * (kw - 1) + 1, across)[..., ::eh, ::ew]
-    return torch.bmm(g.transpose(1, 2), windows.permute(0, 1, 2, 4, 5, 3).flatten(3).flatten(1, 2))
+def _single(values: FloatArray) -> npt.NDArray[Any]:
+    with np.errstate(over="ignore"):  # a number too large becomes infinite, and its row counts as nothing
+        return values.astype(np.float32)
+
+
+@contextmanager
+def _exactly() -> Iterator[None]:
+    """Full single precision, which the margin counts on, and one thread where numba keeps to one, as in studies."""
+    import torch
+
+    from fedmest.models.grad_sample import refuse_flushed_denormals
+
+    refuse_flushed_denormals()
+    mode = os.environ.get("ONEDNN_DEFAULT_FPMATH_MODE", "STRICT").upper()
+    if mode != "STRICT":
+        raise InputError(f"ONEDNN_DEFAULT_FPMATH_MODE={mode} rounds more than the clipping bound allows for; unset it")
+    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    if numba.get_num_threads() == 1 and threads > 1:
+        torch.set_num_threads(1)
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(precision)
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)

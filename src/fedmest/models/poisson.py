@@ -19,11 +19,11 @@ import numba as nb
 import numpy as np
 from scipy.special import gammaln
 
-from fedmest.arithmetic import EXACT, exponential
-from fedmest.federation import Federation
-from fedmest.models.glm import GLM, numeric_target
+from fedmest.core.fastmath import EXACT, exponential
+from fedmest.core.typing import FloatArray
+from fedmest.data.schema import TargetRule
+from fedmest.models.family import AuditResponses, Family, PlanDefaults
 from fedmest.models.kernels import CURVATURE, RESIDUAL
-from fedmest.privacy.gdp import Array
 
 RECIPROCALS = 1.0 / np.maximum(np.arange(512), 1)
 FORWARD = 50.0  # below this mean, sums start at f(0) = exp(-mean)
@@ -100,11 +100,11 @@ def cut_moments(mean, at_zero, c):  # type: ignore[no-untyped-def]
 
 
 @nb.njit(RESIDUAL, fastmath=EXACT, error_model="numpy", cache=True)
-def _residual(eta, y, limits, consistent):  # type: ignore[no-untyped-def]
+def _residual(eta, y, limits, consistent, params):  # type: ignore[no-untyped-def]
     e = eta[0]
     for i in range(y.size):
         e[i] = exponential(e[i])
-    if not consistent or math.isinf(limits[0]):
+    if not consistent or math.isinf(limits.min()):  # no row has a limit; below, each row is asked for its own
         for i in range(y.size):
             e[i] = min(limits[i], max(-limits[i], e[i] - y[i]))
         return
@@ -113,6 +113,9 @@ def _residual(eta, y, limits, consistent):  # type: ignore[no-untyped-def]
         at_zero[i] = exponential(-e[i])
     mean, c, expected = math.nan, math.nan, 0.0
     for i in range(y.size):
+        if not limits[i] < math.inf:  # a short row under a large bound
+            e[i] -= y[i]
+            continue
         if e[i] != mean or limits[i] != c:  # the rows of a plan come in runs that differ in y alone
             mean, c = e[i], limits[i]
             expected, _ = cut_moments(mean, at_zero[i], c)
@@ -121,43 +124,49 @@ def _residual(eta, y, limits, consistent):  # type: ignore[no-untyped-def]
 
 
 @nb.njit(CURVATURE, fastmath=EXACT, error_model="numpy", cache=True)
-def _curvature(eta, y, norms, bound, consistent, largest, weights):  # type: ignore[no-untyped-def]
+def _curvature(eta, y, norms, bound, consistent, largest, params, weights):  # type: ignore[no-untyped-def]
     for i in range(y.size):
         v = exponential(eta[0, i])
-        if consistent and not math.isinf(bound):
-            c = bound / norms[i]
+        c = bound / norms[i]
+        if consistent and c < math.inf:
             expected, second = cut_moments(v, exponential(-v), c)
             v = second * (c / (c + abs(expected)))
         weights[0, 0, i] = min(v, largest / (norms[i] * norms[i]))
 
 
-class Poisson(GLM):
-    """Counts, log link."""
+def _mean(eta: FloatArray, params: FloatArray) -> FloatArray:
+    return np.exp(np.minimum(eta, 700.0))
 
-    name = "poisson"
-    residual = staticmethod(_residual)
-    curvature = staticmethod(_curvature)
-    typical_curvature = 0.3
-    bend = 1.0
-    stretch = 3.0  # what is given back for cut scores is the Poisson distribution's; counts may have longer tails
 
-    def target(self, federation: Federation) -> Array:
-        y = numeric_target(self, federation, "counts 0, 1, 2, ...")
-        wrong = (y < 0) | (y != np.floor(y))
-        if wrong.any():
-            raise self.fault(federation, wrong, "counts 0, 1, 2, ...")
-        return y
+def _loglike(eta: FloatArray, y: FloatArray, params: FloatArray) -> float:
+    return float((y * eta - _mean(eta, params) - gammaln(y + 1)).sum())
 
-    def mean(self, eta: Array) -> Array:
-        return np.exp(np.minimum(eta, 700.0))
 
-    def outcomes(self, eta: Array) -> tuple[Array, Array]:
-        from scipy.stats import poisson
+def _simulate(eta: FloatArray, rng: np.random.Generator, params: FloatArray) -> FloatArray:
+    return rng.poisson(np.exp(eta)).astype(float)
 
-        means = self.mean(eta)[:, None]
-        counts = np.arange(poisson.ppf(1 - 1e-7, means.max()) + 1)
-        chances = np.exp(counts * np.log(np.maximum(means, 1e-300)) - means - gammaln(counts + 1))
-        return np.tile(counts, (len(eta), 1)), np.asarray(chances)
 
-    def log_likelihood(self, eta: Array, y: Array) -> float:
-        return float((y * eta[:, 0] - self.mean(eta)[:, 0] - gammaln(y + 1)).sum())
+def _support(eta: FloatArray, params: FloatArray) -> tuple[FloatArray, FloatArray]:
+    from scipy.stats import poisson
+
+    means = _mean(eta, params)[:, None]
+    counts = np.arange(poisson.ppf(1 - 1e-7, means.max()) + 1)
+    chances = np.exp(counts * np.log(np.maximum(means, 1e-300)) - means - gammaln(counts + 1))
+    return np.tile(counts, (len(eta), 1)), np.asarray(chances)
+
+
+POISSON = Family(
+    name="poisson",
+    residual=_residual,
+    curvature=_curvature,
+    target=TargetRule(declared="whole numbers of at least 0", numbers="counts 0, 1, 2, ...", low=0.0, whole=True),
+    mean=_mean,
+    loglike=_loglike,
+    simulate=_simulate,
+    support=_support,
+    audit=AuditResponses(extreme=(1000.0, 4000.0)),
+    plan=PlanDefaults(feature_sd=0.5),  # counts show effects more clearly
+    typical_curvature=0.3,
+    curvature_slope=1.0,
+    misspecification_factor=3.0,  # what is given back for cut scores is the Poisson mean; tails may be longer
+)

@@ -1,1 +1,1 @@
-"""Gaussian differential privacy: arithmetic, splitting a budget, noise, and the statement that a report carries."""
+"""Gaussian differential privacy: arithmetic, budgets, accounting, noise, and the report of a run."""

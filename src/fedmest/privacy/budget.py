@@ -5,24 +5,23 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedmest.errors import InputError
-from fedmest.privacy.gdp import Array
+from fedmest.core.exceptions import InputError
+from fedmest.core.typing import FloatArray
 
-SCHEDULES = ("geometric", "uniform")
-FLOOR = 0.2  # part of a geometric schedule that is spread evenly; without it the first steps drown in noise
+FLOOR = 0.2  # part of a geometric schedule that is spread evenly; without it the noise of the first steps dominates
 
 
-def split(mu: float, shares: Sequence[float] | Array) -> Array:
+def split(mu: float, shares: Sequence[float] | FloatArray) -> FloatArray:
     """The mu of each release when release k gets `shares[k]` (normalised) of mu^2."""
     weights = np.asarray(shares, dtype=float)
     if not (weights > 0).all():
-        raise InputError("every release needs a positive share of the budget: the shares given leave nothing for one")
+        raise InputError("every release needs a positive share of the budget: one of the given shares is not")
     if math.isinf(mu):
         return np.full(len(weights), math.inf)
     return np.asarray(mu * np.sqrt(weights / weights.sum()), dtype=float)
 
 
-def step_shares(steps: int, schedule: str, damping: float) -> Array:
+def step_shares(steps: int, schedule: str, damping: float) -> FloatArray:
     """Shares of mu^2 for `steps` gradient steps in a row.
 
     Noise of step k reaches the last iterate damped by damping^(steps-1-k), its variance by the square of that.

@@ -1,36 +1,68 @@
 """Arithmetic of mu-Gaussian differential privacy (Dong, Roth, Su 2022, "Gaussian differential privacy").
 
-Throughout, neighbouring data sets differ in one row of one site, replaced. A value with L2 sensitivity D under
-that relation, released with independent N(0, s^2) noise on each coordinate, is (D/s)-GDP.
+Throughout, neighbouring data sets differ in one row of one site, replaced (`NeighboringRelation`). A value with L2
+sensitivity D under that relation, released with independent N(0, s^2) noise on each coordinate, is (D/s)-GDP.
 """
 
 import math
+from enum import Enum
 
 import numpy as np
 import numpy.typing as npt
 from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
-NEIGHBOURS = "one row of one site is replaced by any other row (site sizes are public)"
+from fedmest.core.exceptions import InputError
+from fedmest.core.typing import FloatArray
 
-Array = npt.NDArray[np.float64]
+
+class NeighboringRelation(Enum):
+    """Pairs of data sets that a guarantee makes hard to tell apart; the value completes "private when ..."."""
+
+    REPLACE_ONE_ROW = "one row of one site is replaced by any other row (site sizes are public)"
 
 
 def compose(mus: npt.ArrayLike) -> float:
     """Exact guarantee of releases on the same rows, each chosen after seeing the earlier ones.
 
+    Parameters
+    ----------
+    mus : array-like
+        mu of each release.
+
+    Returns
+    -------
+    float
+        The root of the sum of their squares.
+
+    Examples
+    --------
     >>> compose([3.0, 4.0])
     5.0
     """
     return math.sqrt(float(np.sum(np.square(np.asarray(mus, dtype=float)))))
 
 
-def delta_of(epsilon: float, mu: float) -> float:
-    """Smallest delta for which mu-GDP implies (epsilon, delta)-DP: Phi(-e/mu + mu/2) - exp(e) Phi(-e/mu - mu/2).
+def gdp_delta(epsilon: float, mu: float) -> float:
+    """Smallest delta for which mu-GDP implies (epsilon, delta)-DP.
 
-    Computed from logarithms, so that it keeps its digits where both terms are tiny; rounded up by a few ulps.
+    Parameters
+    ----------
+    epsilon, mu : float
+        Not negative.
 
-    >>> round(delta_of(1.0, 1.0), 6)
+    Returns
+    -------
+    float
+        Phi(-e/mu + mu/2) - exp(e) Phi(-e/mu - mu/2), rounded up by a few ulps.
+
+    Notes
+    -----
+    Computed from logarithms, so that it stays accurate where both terms are tiny.
+
+    Examples
+    --------
+    >>> round(gdp_delta(1.0, 1.0), 6)
     0.126937
     """
     if mu == 0:
@@ -47,62 +79,118 @@ def delta_of(epsilon: float, mu: float) -> float:
     return min(1.0, delta + slack)
 
 
-def epsilon_of(delta: float, mu: float) -> float:
+def gdp_epsilon(delta: float, mu: float) -> float:
     """Smallest epsilon for which mu-GDP implies (epsilon, delta)-DP, rounded up.
 
-    >>> round(epsilon_of(1e-6, 1.0), 3)
+    Parameters
+    ----------
+    delta : float
+        Strictly between 0 and 1.
+    mu : float
+        Not negative; infinite without privacy.
+
+    Returns
+    -------
+    float
+
+    Raises
+    ------
+    InputError
+        If delta or mu is out of range.
+
+    Examples
+    --------
+    >>> round(gdp_epsilon(1e-6, 1.0), 3)
     4.887
     """
     if not mu >= 0:
-        raise ValueError(f"mu must be at least 0, not {mu}")
+        raise InputError(f"mu must be at least 0, not {mu}")
     if not 0 < delta < 1:
-        raise ValueError(f"delta must lie strictly between 0 and 1, not {delta}")
+        raise InputError(f"delta must lie strictly between 0 and 1, not {delta}")
     if math.isinf(mu):
         return math.inf
-    if mu == 0 or delta_of(0.0, mu) <= delta:
+    if mu == 0 or gdp_delta(0.0, mu) <= delta:
         return 0.0
     high = mu * mu / 2 + mu * math.sqrt(2 * math.log(1 / delta)) + 1.0
-    while delta_of(high, mu) > delta:
+    while gdp_delta(high, mu) > delta:
         high *= 2
-    root = brentq(lambda e: math.log(delta_of(e, mu) / delta), 0.0, high, xtol=1e-12, rtol=1e-14)
+    root = brentq(lambda e: math.log(gdp_delta(e, mu) / delta), 0.0, high, xtol=1e-12, rtol=1e-14)
     epsilon = float(root)
-    while delta_of(epsilon, mu) > delta:  # brentq may stop a hair on the wrong side
+    while gdp_delta(epsilon, mu) > delta:  # brentq may stop just below the root
         epsilon = epsilon * (1 + 1e-12) + 1e-12
     return epsilon
 
 
-def mu_of(epsilon: float, delta: float) -> float:
+def gdp_mu(epsilon: float, delta: float) -> float:
     """Largest mu that still guarantees (epsilon, delta)-DP, rounded down.
 
-    >>> round(mu_of(4.887, 1e-6), 2)
+    Parameters
+    ----------
+    epsilon : float
+        Not negative.
+    delta : float
+        Strictly between 0 and 1.
+
+    Returns
+    -------
+    float
+
+    Raises
+    ------
+    InputError
+        If epsilon or delta is out of range.
+
+    Examples
+    --------
+    >>> round(gdp_mu(4.887, 1e-6), 2)
     1.0
     """
     if not epsilon >= 0 or not 0 < delta < 1:
-        raise ValueError("epsilon must be at least 0 and delta strictly between 0 and 1")
+        raise InputError("epsilon must be at least 0 and delta strictly between 0 and 1")
     low, high = 0.0, 1.0
-    while delta_of(epsilon, high) < delta:
+    while gdp_delta(epsilon, high) < delta:
         low, high = high, 2 * high
     for _ in range(200):
         middle = (low + high) / 2
-        if delta_of(epsilon, middle) <= delta:
+        if gdp_delta(epsilon, middle) <= delta:
             low = middle
         else:
             high = middle
     return low
 
 
-def third_party_mu(
-    weights: Array, sensitivities: Array, sds: Array, colluders: int = 0
-) -> float:
-    """What someone who sees only the weighted sum of the sites' noisy values can learn of one row, as mu.
+def third_party_mu(weights: FloatArray, sensitivities: FloatArray, sds: FloatArray, colluders: int = 0) -> float:
+    """Guarantee against a third party that sees only the weighted sum of the sites' noisy values.
 
+    Parameters
+    ----------
+    weights, sensitivities, sds : array
+        Weight, L2 sensitivity and standard deviation of the noise of each site.
+    colluders : int
+        Sites that share their own noise with that party.
+
+    Returns
+    -------
+    float
+        mu.
+
+    Notes
+    -----
     A row of site i moves the sum by at most w_i D_i; the noise in it has variance sum_j w_j^2 s_j^2. Colluding
-    sites know their own noise and can take it out: the `colluders` largest contributions are left out, whoever
-    they belong to, which is the safe side.
+    sites know their own noise and can subtract it: the `colluders` largest contributions are left out, whichever
+    sites they belong to, which is the safe side.
+
+    Examples
+    --------
+    >>> even = np.full(4, 0.25)
+    >>> third_party_mu(even, np.ones(4), np.ones(4))
+    0.5
+    >>> third_party_mu(even, np.ones(4), np.ones(4), colluders=3)
+    1.0
     """
     variances = np.sort(np.square(weights * sds))
-    left = float(variances[: max(len(variances) - colluders, 0)].sum())
+    remaining = float(variances[: max(len(variances) - colluders, 0)].sum())
     reach = float(np.max(weights * sensitivities, initial=0.0))
     if reach == 0.0:
         return 0.0
-    return math.inf if left == 0.0 else reach / math.sqrt(left)
+    return math.inf if remaining == 0.0 else reach / math.sqrt(remaining)

@@ -1,8 +1,8 @@
-"""Gaussian noise whose stream depends on (seed, site, round, step) alone, for simulations and rehearsals.
+"""Gaussian noise whose stream depends on (seed, site, round, step) alone, for simulations.
 
 Philox 4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3") turns a counter into random
-bits, so any site's noise can be drawn by any thread in any order. Pairs of words become normals by Box-Muller.
-Whoever knows the seed can take this noise off again: it is for experiments, not for release from a real site.
+bits, so any site's noise can be drawn by any thread in any order. Pairs of 32-bit words become normals by Box-Muller.
+Whoever knows the seed can remove this noise again: it is for simulations, not for releases from a real site.
 """
 
 import hashlib
@@ -15,15 +15,15 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from fedmest.arithmetic import EXACT, logarithm, sine_cosine, small_integer
-from fedmest.errors import InputError
+from fedmest.core.exceptions import InputError
+from fedmest.core.fastmath import EXACT, logarithm, sine_cosine, small_integer
 
 MULTIPLY_A, MULTIPLY_B = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 WEYL_A, WEYL_B = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
 LOW, SHIFT = np.uint64(0xFFFFFFFF), np.uint64(32)
 BLOCK = 64
 TO_UNIT = 1.0 / 4294967296.0
-WORTH_THREADS = 20_000  # normals below which waking threads costs more than it saves
+MIN_PARALLEL = 20_000  # normals below which starting threads costs more than it saves
 LOCAL_STEPS = 1 << 16  # streams per round: local step t of round r draws from stream r * LOCAL_STEPS + t
 
 Keys = npt.NDArray[np.uint64]
@@ -61,11 +61,11 @@ def add_normals(values, sd, key, seed, stream):  # type: ignore[no-untyped-def]
 
     A block of counters at a time, in loops that vectorise; each counter gives four normals.
     """
-    room = min(BLOCK, (values.size + 3) // 4)
-    words = np.empty((4, room), np.uint64)
-    normals = np.empty((4, room))
-    for first in range(0, values.size, 4 * room):
-        count = min(4 * room, values.size - first)
+    block = min(BLOCK, (values.size + 3) // 4)
+    words = np.empty((4, block), np.uint64)
+    normals = np.empty((4, block))
+    for first in range(0, values.size, 4 * block):
+        count = min(4 * block, values.size - first)
         width = (count + 3) // 4
         for i in range(width):
             words[0, i] = np.uint64(first // 4 + i)
@@ -83,7 +83,7 @@ def add_normals(values, sd, key, seed, stream):  # type: ignore[no-untyped-def]
 
 @nb.njit("void(f8[:, ::1], f8[::1], i8[::1], u8[::1], u8, u8)", parallel=True, cache=True)
 def _add_by_site(values, sds, sites, keys, seed, stream):  # type: ignore[no-untyped-def]
-    if values.size < WORTH_THREADS:
+    if values.size < MIN_PARALLEL:
         for i in range(sites.size):
             if sds[i] > 0.0:
                 add_normals(values[i], sds[i], keys[sites[i]], seed, stream)
@@ -100,17 +100,22 @@ def _fill_by_site(values, offsets, keys, seed):  # type: ignore[no-untyped-def]
 
 
 def random_ranks(offsets: npt.NDArray[np.int64], keys: Keys, seed: int) -> npt.NDArray[np.float64]:
-    """A random number for every row, from its site's key, its place in the site and the seed alone; for shuffling."""
+    """One random number per row, from its site's key, its place in the site and the seed alone; for shuffling."""
     values = np.zeros(int(offsets[-1]))
     _fill_by_site(values, offsets, keys, np.uint64(seed))
     return values
 
 
 class Noise(Protocol):
-    """What a query may do to what it has computed, and the only way in which anything leaves a site."""
+    """Source of noise: what a query adds to its values before they leave a site."""
 
-    def add(self, values: npt.NDArray[np.float64], sds: npt.NDArray[np.float64], sites: npt.NDArray[np.int64],
-            release: int = 0) -> None:  # fmt: skip
+    def add(
+        self,
+        values: npt.NDArray[np.float64],
+        sds: npt.NDArray[np.float64],
+        sites: npt.NDArray[np.int64],
+        release: int = 0,
+    ) -> None:
         """values[i] += sds[i] Z_i, Z_i the standard normals of site sites[i] for this release."""
 
     def add_step(self, values: npt.NDArray[np.float64], sd: float, site: int, step: int) -> None:
@@ -119,10 +124,10 @@ class Noise(Protocol):
 
 @dataclass(frozen=True)
 class SeededNoise:
-    """The noise of one round: site keys, seed, and the number of the round."""
+    """Noise of one round that follows from site keys, a 64-bit seed and the number of the round."""
 
     keys: Keys
-    seed: int
+    seed64: int
     round: int
 
     def stream(self, release: int = 0) -> np.uint64:
@@ -131,20 +136,35 @@ class SeededNoise:
             raise ValueError(f"round {self.round}: beyond {LOCAL_STEPS} rounds noise would repeat")
         return np.uint64(self.round * LOCAL_STEPS + release)
 
-    def add(self, values: npt.NDArray[np.float64], sds: npt.NDArray[np.float64], sites: npt.NDArray[np.int64],
-            release: int = 0) -> None:  # fmt: skip
-        _add_by_site(values, sds, sites, self.keys, np.uint64(self.seed), self.stream(release))
+    def add(
+        self,
+        values: npt.NDArray[np.float64],
+        sds: npt.NDArray[np.float64],
+        sites: npt.NDArray[np.int64],
+        release: int = 0,
+    ) -> None:
+        _add_by_site(values, sds, sites, self.keys, np.uint64(self.seed64), self.stream(release))
 
     def add_step(self, values: npt.NDArray[np.float64], sd: float, site: int, step: int) -> None:
         """The same as in the compiled loops."""
         if sd > 0.0:
-            add_normals(values, sd, self.keys[site], np.uint64(self.seed), self.stream(step))
+            add_normals(values, sd, self.keys[site], np.uint64(self.seed64), self.stream(step))
 
 
-def seed_word(seed: int | None, purpose: str = "") -> int:
-    """A 64-bit word for any integer seed; without one, from the operating system.
+def derive_seed(seed: int | None, purpose: str = "") -> int:
+    """64-bit seed for any integer seed.
 
-    Where two fits share noise, the difference of what they publish is exact: `purpose` says which fit it is.
+    Parameters
+    ----------
+    seed : int or None
+        None draws from the operating system.
+    purpose : str
+        What the seed is for. Two fits that shared noise would publish an exact difference, so each has its own.
+
+    Returns
+    -------
+    int
+        From 0 to 2^64 - 1.
     """
     if seed is not None and (isinstance(seed, bool) or not isinstance(seed, (int, np.integer))):
         raise InputError(f"seed={seed!r} must be a whole number")
@@ -155,7 +175,7 @@ def seed_word(seed: int | None, purpose: str = "") -> int:
 
 
 def site_keys(names: npt.NDArray[np.object_]) -> Keys:
-    """One 64-bit key a site, from its name alone."""
+    """One 64-bit key per site, from its name alone."""
     from pandas.util import hash_array
 
     return np.asarray(hash_array(names, hash_key="fedmest site key", categorize=False), dtype=np.uint64)

@@ -7,52 +7,56 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedmest.errors import InputError
-from fedmest.federation import Index
+from fedmest.core.exceptions import ConvergenceError
+from fedmest.core.typing import FloatArray, IntArray
 from fedmest.models import GLM, Clipping
-from fedmest.privacy.gdp import Array
 from fedmest.privacy.noise import Noise
-from fedmest.queries.base import Ask, Query, Release, SiteData
-from fedmest.queries.newton import Curvature, conjugate_gradients, newton_direction
+from fedmest.queries.base import Query, QueryInputs, Release, Role, SiteData
+from fedmest.queries.linalg import Curvature, conjugate_gradients, newton_direction
 
-LARGEST_STEP = 5.0  # a separable site has no finite estimate; steps are held to this length
+MAX_STEP = 5.0  # a separable site has no finite estimate; steps are held to this length
 ROUNDS = 30
 NOT_CONVERGED = "the pooled fit did not converge: the classes may be separable, or columns collinear; add a ridge"
 ACCURACY = 1e-6  # of the last step; where classes are separable steps never end, though gradients vanish
-LARGEST_DENSE = 300  # parameters; beyond, no Hessian is formed
+MAX_DENSE = 300  # parameters; beyond, no Hessian is formed
 
 
 @dataclass(frozen=True)
 class LocalFit(Query):
+    """Maximum-likelihood estimate of each site's own rows, without privacy."""
+
     name = "local fit"
+    roles = (Role.ESTIMATE,)
 
     def releases(self) -> tuple[Release, ...]:
         return (Release("local estimate"),)
 
-    def sensitivity(self, n: Array, clipping: Clipping) -> Array:
+    def sensitivity(self, n: FloatArray, clipping: Clipping) -> FloatArray:
         return np.full((1, len(n)), np.inf)
 
-    def answer(self, data: SiteData, sites: Index, ask: Ask, mus: Array, noise: Noise) -> Array:
+    def answer(self, data: SiteData, sites: IntArray, inputs: QueryInputs, mus: FloatArray, noise: Noise) -> FloatArray:
         if np.isfinite(mus).any():
             raise ValueError("a local fit has no finite sensitivity and cannot be released under a budget")
         model, rows = data.model, data.rows
         assert isinstance(model, GLM)  # networks are refused by the method
-        if ask.theta.size > LARGEST_DENSE:
-            fits = (minimum(model, rows.of_site(i), rows.targets_of_site(i), ask.theta, ask.penalty) for i in sites)
+        if inputs.params.size > MAX_DENSE:
+            fits = (
+                minimum(model, rows.of_site(i), rows.targets_of_site(i), inputs.params, inputs.penalty) for i in sites
+            )
             return np.array([theta.ravel() for theta, _ in fits])
         basis = model.contrasts(rows.columns)
-        thetas = np.tile(ask.theta, (len(sites), 1, 1))
+        thetas = np.tile(inputs.params, (len(sites), 1, 1))
         active = np.arange(len(sites))
         for _ in range(ROUNDS):
             now = np.ascontiguousarray(thetas[active])
-            scores = model.mean_scores(rows, sites[active], now, ask.clipping, ask.penalty)
-            curvatures = model.mean_curvatures(rows, sites[active], now, ask.clipping, ask.penalty)
+            scores = model.mean_scores(rows, sites[active], now, inputs.clipping, inputs.penalty)
+            curvatures = model.mean_curvatures(rows, sites[active], now, inputs.clipping, inputs.penalty)
             lengths = np.empty(len(active))
             for i, place in enumerate(active):
                 step = newton_direction(scores[i].ravel(), curvatures[i], 1e-6, basis)
                 lengths[i] = float(np.linalg.norm(step))
-                step *= min(1.0, LARGEST_STEP / max(lengths[i], 1e-300))
-                thetas[place] -= step.reshape(ask.theta.shape)
+                step *= min(1.0, MAX_STEP / max(lengths[i], 1e-300))
+                thetas[place] -= step.reshape(inputs.params.shape)
             active = active[lengths > 1e-10]
             if len(active) == 0:
                 break
@@ -61,21 +65,23 @@ class LocalFit(Query):
 
 @dataclass(frozen=True)
 class PooledFit(LocalFit):
-    """The estimate of all rows together, as every site would reply if it held them all."""
+    """Maximum-likelihood estimate of all rows together, without privacy; every site replies the same."""
 
     name = "pooled fit"
 
-    def answer(self, data: SiteData, sites: Index, ask: Ask, mus: Array, noise: Noise) -> Array:
+    def answer(self, data: SiteData, sites: IntArray, inputs: QueryInputs, mus: FloatArray, noise: Noise) -> FloatArray:
         if np.isfinite(mus).any():
             raise ValueError("a pooled fit has no finite sensitivity and cannot be released under a budget")
         assert isinstance(data.model, GLM)
-        theta, converged = minimum(data.model, data.rows.matrix(), data.rows.y, ask.theta, ask.penalty)
+        theta, converged = minimum(data.model, data.rows.matrix(), data.rows.y, inputs.params, inputs.penalty)
         if not converged:
-            raise InputError(NOT_CONVERGED)
+            raise ConvergenceError(NOT_CONVERGED)
         return np.broadcast_to(theta.ravel(), (len(sites), theta.size))
 
 
-def minimum(model: GLM, X: Array, y: Array, theta: Array, penalty: Array) -> tuple[Array, bool]:
+def minimum(
+    model: GLM, X: FloatArray, y: FloatArray, theta: FloatArray, penalty: FloatArray
+) -> tuple[FloatArray, bool]:
     """The minimum of the mean loss and penalty, and whether it was reached, by Newton's method.
 
     Each step is computed by conjugate gradients, the more accurately the nearer the minimum is (Eisenstat and Walker),
@@ -83,7 +89,7 @@ def minimum(model: GLM, X: Array, y: Array, theta: Array, penalty: Array) -> tup
     """
     no_limit, n = np.full(len(y), np.inf), max(len(X), 1)
 
-    def gradient(at: Array) -> Array:
+    def gradient(at: FloatArray) -> FloatArray:
         residual = at @ X.T
         model.residual(residual, y, no_limit, False)
         total = residual @ X / n + penalty * at

@@ -3,126 +3,120 @@
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from fedmest import inputs
-from fedmest.errors import InputError
-from fedmest.methods import CALIBRATIONS, METHODS
+from fedmest.core.choices import CALIBRATIONS
+from fedmest.core.exceptions import InputError
+from fedmest.core.files import entry, positive, read_table, read_toml
+from fedmest.core.typing import FloatArray
+from fedmest.data.readers import read_frame
+from fedmest.data.schema import Column, columns_entry
+from fedmest.data.validation import MISSING
+from fedmest.methods import METHODS
 from fedmest.models import MODELS
-from fedmest.privacy.gdp import Array
-from fedmest.schema import Column, columns_of
+from fedmest.site.ledger_entries import MIN_MU
 
-TABLES: dict[str, dict[str, type]] = {
-    "site": {"name": str, "data": str, "ledger": str, "socket": str, "group": str, "log": str, "missing": str},
-    "budget": {"lifetime": float, "run": float},
-    "allow": {"models": list, "methods": list, "calibrations": list, "smallest_rows": int},
-    "columns": {},
-    "simulation": {"insecure": bool},
-}
+MAX_NAME = 200  # characters of a site's name
+
+
+def _models() -> list[str]:
+    return [name for name, model in MODELS.items() if model().has_coefficients]
+
+
+def _methods() -> list[str]:
+    return [name for name, method in METHODS.items() if method.private]
+
+
+def _name_problem(name: str) -> str | None:
+    return None if name.strip() and len(name) <= MAX_NAME else f"a string of 1 to {MAX_NAME} characters"
+
+
+def _budget_problem(mu: float) -> str | None:
+    return positive(mu) or (None if mu > MIN_MU else f"above {MIN_MU:g}, below which no release can be charged")
+
+
+def _rows_problem(rows: int) -> str | None:
+    return None if rows >= 1 else "at least 1"
 
 
 @dataclass(frozen=True)
 class Policy:
-    """A site: who it is, where its rows are, what may be asked of them, and how much may be spent."""
+    """A site's rules: who it is, where its rows are, which queries it allows, and its privacy budget.
 
-    name: str
-    data: Path
-    ledger: Path
-    socket: Path
-    group: str | None  # whose members may connect, beside the owner
-    log: Path | None
-    missing: str
-    lifetime: float
-    run: float
-    models: tuple[str, ...]
-    methods: tuple[str, ...]
-    calibrations: tuple[str, ...]
-    smallest_rows: int
-    columns: dict[str, Column]
-    insecure: bool  # seeds may be set from outside: for rehearsals with made-up rows only
+    Parameters
+    ----------
+    name : str
+        Name of the site, as studies list it.
+    data, ledger, socket : Path
+        The rows (CSV or Parquet), the ledger, and the vault's Unix socket.
+    group : str, optional
+        Group whose members may connect, beside the owner.
+    log : Path, optional
+        Log file, beside stderr.
+    missing : str
+        "drop" leaves out rows with gaps in declared columns, "error" refuses to start.
+    lifetime_mu, run_mu : float
+        Budget of the site for all time, and of one run (by default the same).
+    models, methods, calibrations : tuple of str
+        What a run may use.
+    smallest_rows : int
+        Fewest rows without gaps with which the site takes part.
+    columns : dict
+        The declared columns by name.
+    insecure : bool
+        A server may set the seed of the noise: for simulations on synthetic rows only.
+    """
+
+    name: str = entry(key="site.name", check=_name_problem)
+    data: Path = entry(key="site.data")
+    lifetime_mu: float = entry(key="budget.lifetime", check=_budget_problem)
+    models: tuple[str, ...] = entry(key="allow.models", choices=_models)
+    columns: dict[str, Column] = columns_entry()
+    ledger: Path = entry(Path("ledger.sqlite"), key="site.ledger")
+    socket: Path = entry(Path("vault.sock"), key="site.socket")
+    group: str | None = entry(None, key="site.group")
+    log: Path | None = entry(None, key="site.log")
+    missing: str = entry("error", key="site.missing", choices=MISSING)
+    run_mu: float = entry(math.inf, key="budget.run", check=_budget_problem)
+    methods: tuple[str, ...] = entry(factory=lambda: tuple(_methods()), key="allow.methods", choices=_methods)
+    calibrations: tuple[str, ...] = entry(("certified",), key="allow.calibrations", choices=CALIBRATIONS)
+    smallest_rows: int = entry(1, key="allow.smallest_rows", check=_rows_problem)
+    insecure: bool = entry(False, key="simulation.insecure")
 
     @staticmethod
     def read(path: str | Path) -> "Policy":
-        """The policy in a TOML file, paths in it taken from where it stands; an InputError names the line to mend."""
+        """Read a policy from a TOML file; relative paths in it start from its folder.
+
+        Raises
+        ------
+        InputError
+            If the file cannot be read, or breaks a rule; the message names the key to fix.
+        """
         path = Path(path)
-        tables = inputs.read_toml(path)
-        _check_tables(tables, path)
-        site, budget, allow = tables.get("site", {}), tables.get("budget", {}), tables.get("allow", {})
-        for table, key in (("site", "name"), ("site", "data"), ("budget", "lifetime"), ("allow", "models")):
-            if key not in tables.get(table, {}):
-                raise InputError(f"{path}: [{table}] must say {key} = ...")
-        place = path.parent
-        policy = Policy(
-            name=site["name"], data=place / site["data"], ledger=place / site.get("ledger", "ledger.sqlite"),
-            socket=place / site.get("socket", "vault.sock"), group=site.get("group"),
-            log=place / site["log"] if "log" in site else None, missing=site.get("missing", "error"),
-            lifetime=float(budget["lifetime"]), run=float(budget.get("run", budget["lifetime"])),
-            models=tuple(allow["models"]), methods=tuple(allow.get("methods", _certified())),
-            calibrations=tuple(allow.get("calibrations", ["certified"])),
-            smallest_rows=allow.get("smallest_rows", 1), columns=columns_of(tables.get("columns"), str(path)),
-            insecure=tables.get("simulation", {}).get("insecure", False),
-        )  # fmt: skip
-        policy._check(path)
-        return policy
+        return read_table(Policy, read_toml(path), str(path), folder=path.parent)
 
-    def _check(self, path: Path) -> None:
-        if not self.name.strip() or len(self.name) > 200:
-            raise InputError(f"{path}: [site] name must be a text of 1 to 200 characters")
-        for key, value in (("lifetime", self.lifetime), ("run", self.run)):
-            if not (math.isfinite(value) and value > 0):
-                raise InputError(f"{path}: [budget] {key} = {value} must be a positive number (mu)")
-        if self.run > self.lifetime:
-            raise InputError(f"{path}: [budget] run = {self.run:g} exceeds lifetime = {self.lifetime:g}")
-        for key, wanted, known in (
-            ("models", self.models, [name for name, model in MODELS.items() if model().linear]),
-            ("methods", self.methods, _certified()), ("calibrations", self.calibrations, CALIBRATIONS),
-        ):  # fmt: skip
-            for name in wanted:
-                if name not in known:
-                    hint = inputs.nearest(name, known, "there are")
-                    raise InputError(f"{path}: [allow] {key}: {name!r} is none for a site; {hint}")
-        if self.missing not in inputs.MISSING:
-            raise InputError(f"{path}: [site] missing = {self.missing!r} must be one of {', '.join(inputs.MISSING)}")
-        if self.smallest_rows < 1:
-            raise InputError(f"{path}: [allow] smallest_rows must be at least 1")
+    def __post_init__(self) -> None:
+        if math.isinf(self.run_mu):
+            object.__setattr__(self, "run_mu", self.lifetime_mu)
+        if self.run_mu > self.lifetime_mu:
+            raise InputError(f"[budget] run = {self.run_mu:g} exceeds lifetime = {self.lifetime_mu:g}")
 
-    def load(self) -> dict[str, Array]:
+    def load(self) -> dict[str, FloatArray]:
         """Every declared column as numbers, rows with gaps left out or refused; only the site sees what is wrong."""
-        frame = inputs.read_frame(self.data)
+        frame = read_frame(self.data)
         sources = [column.source for column in self.columns.values()]
         present = [source for source in dict.fromkeys(sources) if source in frame.columns]
         gaps = frame[present].isna()
         if gaps.to_numpy().any() and self.missing == "error":
             column = str(gaps.columns[int(np.flatnonzero(gaps.any().to_numpy())[0])])
             raise InputError(
-                f"{self.data}: column {column!r} has {int(gaps[column].sum())} gaps; fill them in, or say "
+                f"{self.data}: column {column!r} has {int(gaps[column].sum())} gaps; fill them in, or set "
                 'missing = "drop" under [site]'
             )
         frame = frame[~gaps.any(axis=1)]
         if len(frame) < self.smallest_rows:
-            raise InputError(f"{self.data} has {len(frame)} rows without gaps; [allow] smallest_rows asks for more")
+            raise InputError(
+                f"{self.data} has {len(frame)} rows without gaps; [allow] smallest_rows = {self.smallest_rows}"
+            )
         return {name: column.values(frame, str(self.data)) for name, column in self.columns.items()}
-
-
-def _certified() -> list[str]:
-    return [name for name, method in METHODS.items() if method.private]
-
-
-def _check_tables(tables: dict[str, Any], path: Path) -> None:
-    for table, content in tables.items():
-        if table not in TABLES:
-            raise InputError(f"{path}: there is no table [{table}]; {inputs.nearest(table, TABLES, 'the tables are')}")
-        if not isinstance(content, dict):
-            raise InputError(f"{path}: {table} must be a table, written [{table}]")
-        for key, value in content.items() if TABLES[table] else ():
-            kind = TABLES[table].get(key)
-            if kind is None:
-                hint = inputs.nearest(key, TABLES[table], "there are")
-                raise InputError(f"{path}: [{table}] has no setting {key!r}; {hint}")
-            whole = kind is float and isinstance(value, int)
-            texts = kind is not list or (isinstance(value, list) and all(isinstance(v, str) for v in value))
-            if not (whole or isinstance(value, kind)) or (isinstance(value, bool) and kind is not bool) or not texts:
-                what = {list: "a list of texts", str: "a text", bool: "true or false"}.get(kind, "a number")
-                raise InputError(f"{path}: [{table}] {key} = {value!r} must be {what}")

@@ -1,8 +1,8 @@
 """The paper's experiments: studies by id. A new one is a file that describes it, and its name in the line below."""
 
-from fedmest.errors import InputError
-from fedmest.studies import anatomy, compare, equal, fixed_total, iterations, networks, pixels, random
+from fedmest.core.exceptions import InputError
 from fedmest.studies.base import Study
+from fedmest.studies.definitions import anatomy, compare, equal, fixed_total, iterations, networks, pixels, random
 
 STUDIES: dict[str, Study] = {
     study.id: study

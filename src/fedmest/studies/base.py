@@ -2,19 +2,19 @@
 
 from dataclasses import dataclass, replace
 
+from fedmest.core import choices
 from fedmest.methods import METHODS
-from fedmest.studies.cells import Cell, Design, Estimator, Point
-from fedmest.studies.simulated import Simulated
+from fedmest.studies.cells import Cell, DataSource, Estimator, Point
+from fedmest.studies.sources.simulated import Simulated
 
 SCALES = ("quick", "paper")
 
-NAMES = {"logistic": "logistic", "poisson": "Poisson"}
-MODELS = tuple(NAMES)
-PAPER = ("fedsgd", "fedhybrid", "fedavg", "fednewton")  # the paper's methods, in the order of its panels
-CALIBRATIONS = ("paper", "certified")  # the rows of a figure
+PAPER_MODELS = {"logistic": "logistic", "poisson": "Poisson"}  # of the paper's simulations, with their names in titles
+PAPER_METHODS = ("fedsgd", "fedhybrid", "fedavg", "fednewton")  # the paper's methods, in the order of its panels
+CALIBRATIONS = choices.CALIBRATIONS[::-1]  # the paper's first: the rows of a figure
 
 POOLED = Estimator("np-pooled")
-BOTH = tuple(Estimator(method, calibration) for calibration in CALIBRATIONS for method in PAPER)
+BOTH = tuple(Estimator(method, calibration) for calibration in CALIBRATIONS for method in PAPER_METHODS)
 OURS = Estimator("fedirls")
 
 
@@ -33,18 +33,20 @@ class Layout:
 
 @dataclass(frozen=True)
 class Study:
+    """One experiment: where rows come from, the grid, the estimators, the figure, and the claims that it bears on."""
+
     id: str
     title: str
     figure: str  # in the paper
-    design: Design
+    source: DataSource
     points: tuple[Point, ...]
     estimators: tuple[Estimator, ...]
     layout: Layout
     claims: tuple[str, ...]
-    note: str = ""  # what the paper does not say and is settled here
+    note: str = ""  # what the paper leaves open and is decided here
     repetitions: tuple[int, int] = (10, 100)  # at each of SCALES
     block: int = 10  # repetitions in a cell
-    apart: bool = False  # a cell for each estimator, where one fit takes minutes
+    apart: bool = False  # one cell per estimator, where one fit takes minutes
     quick: tuple[Point, ...] = ()  # the points of the quick scale; all, where none are named
     long: bool = False  # hours even so: the quick scale runs it only under its full id
 
@@ -59,16 +61,16 @@ class Study:
         points = self.points
         if mu is not None and len({point.mu for point in points}) == 1:
             points = tuple(replace(point, mu=mu) for point in points)
-        design = self.design
-        if isinstance(design, Simulated) and (theta is not None or feature_sd is not None):
-            design = Simulated.of(design.model, theta, feature_sd)
-        return replace(self, points=points, design=design)
+        source = self.source
+        if isinstance(source, Simulated) and (theta is not None or feature_sd is not None):
+            source = Simulated.create(source.model, theta, feature_sd)
+        return replace(self, points=points, source=source)
 
     def cells(self, reps: int) -> list[Cell]:
         """The work, point by point. A longer study begins with the cells of a shorter one."""
         groups = [(e,) for e in self.estimators] if self.apart else [self.estimators]
         return [
-            Cell(self.id, self.design, point, group, first, min(first + self.block, reps))
+            Cell(self.id, self.source, point, group, first, min(first + self.block, reps))
             for point in self.points
             for first in range(0, reps, self.block)
             for group in groups

@@ -8,7 +8,7 @@ import json
 import math
 import zlib
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numba
@@ -16,15 +16,14 @@ import numpy as np
 import pandas as pd
 from threadpoolctl import threadpool_limits
 
-from fedmest.errors import InputError
-from fedmest.federation import Index
+from fedmest.core.exceptions import InputError
+from fedmest.core.typing import FloatArray, IntArray
 from fedmest.methods import METHODS
-from fedmest.privacy.gdp import Array
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """How many rows the sites have, and at least `least`.
+    """Law of the numbers of rows at the sites, each at least `least`.
 
     equal: `a` each; uniform: whole numbers from `a` to `b`; lognormal: `a` and `b` are mean and standard deviation of
     the logarithm. With `total`, what was drawn is scaled to that many rows over all sites.
@@ -36,8 +35,15 @@ class Sizes:
     total: int | None = None
     least: int = 10
 
-    def draw(self, m: int, rng: np.random.Generator) -> Index:
-        """
+    def key(self) -> str:
+        """Text that rows are seeded by; it stays as it is whatever classes and fields are called."""
+        return f"Sizes(law={self.law!r}, a={self.a!r}, b={self.b!r}, total={self.total!r}, least={self.least!r})"
+
+    def draw(self, m: int, rng: np.random.Generator) -> IntArray:
+        """Draw the sizes of m sites.
+
+        Examples
+        --------
         >>> Sizes("equal", 1, total=100).draw(3, np.random.default_rng(0)).tolist()
         [34, 33, 33]
         """
@@ -83,13 +89,18 @@ class Point:
     mu: float = 2.0
     K: int | None = None
 
+    def key(self) -> str:
+        """Text that rows and noise are seeded by; it stays as it is whatever classes and fields are called."""
+        return f"Point(m={self.m!r}, sizes={self.sizes.key()}, mu={self.mu!r}, K={self.K!r})"
+
     def rows(self) -> float:
+        """Rows of all sites, on average."""
         return self.sizes.total or self.m * self.sizes.mean
 
 
 @dataclass(frozen=True)
 class Estimator:
-    """A method as it is tried at a point; `mu`, where given, stands instead of the point's."""
+    """A method as it is tried at a point; `mu`, where given, replaces the point's."""
 
     method: str
     calibration: str = "certified"
@@ -97,7 +108,7 @@ class Estimator:
 
     @property
     def label(self) -> str:
-        """What the stored rows are filed under, for a reader of the table.
+        """The name of the estimator in tables of results.
 
         >>> Estimator("fedsgd", "paper", mu=math.inf).label
         'fedsgd/paper/mu=inf'
@@ -107,56 +118,70 @@ class Estimator:
         return f"{self.method}/{self.calibration}" + (f"/mu={self.mu:g}" if self.mu is not None else "")
 
 
-class Design:
+class DataSource:
     """Where the rows of a study come from and what is measured on them; subclasses are frozen dataclasses.
 
-    All that numbers depend on must be in the fields: they are part of a cell's key.
+    All that numbers depend on must be in the fields and in `key`, which is part of a cell's key.
     """
 
     measure: ClassVar[str]  # what the figures show
     typical: ClassVar[Literal["mean", "median"]] = "mean"  # of the errors: what the claims are about
 
-    def check(self) -> None:
-        """Whether all is there that the work needs; said before hours of it."""
-
-    def rows(self, cell: "Cell") -> Iterator["Row"]:
-        """The results of a cell, repetition by repetition, estimators in their order."""
+    def key(self) -> str:
+        """Text that rows and noise are seeded by; it stays as it is whatever classes and fields are called."""
         raise NotImplementedError
 
-    def errors(self, results: pd.DataFrame) -> Array:
+    def check(self) -> None:
+        """Raise an InputError before hours of work if something that they need is missing."""
+
+    def compute(self, cell: "Cell") -> Iterator["FitRecord"]:
+        """The fits of a cell, repetition by repetition, estimators in their order."""
+        raise NotImplementedError
+
+    def errors(self, results: pd.DataFrame) -> FloatArray:
         """The errors that are summed up and compared, from the stored results of one estimator at one point."""
         return results["error"].to_numpy()
 
     def cost(self, cell: "Cell") -> float:
-        """A guess of the seconds that one core needs, for `--list` and the time left."""
+        """Estimated seconds on one core, for `--list` and the time left."""
         raise NotImplementedError
 
-    def told(self) -> str:
-        """What the page says of it."""
+    def describe(self) -> str:
+        """One sentence for the page, without its full stop."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class Cell:
+    """The unit of work: some estimators and repetitions at one point of a study's grid."""
+
     study: str
-    design: Design
+    source: DataSource
     point: Point
     estimators: tuple[Estimator, ...]
     first: int
     last: int  # repetitions first, ..., last - 1
 
-    @property
     def key(self) -> str:
-        """All settings as text; what is stored under one key was computed with these and no others."""
-        return json.dumps(asdict(self), sort_keys=True)
+        """All settings as JSON; what is stored under one key was computed with these and no others."""
+        facts = {
+            "study": self.study,
+            "source": self.source.key(),
+            "point": self.point.key(),
+            "estimators": [[e.method, e.calibration, e.mu] for e in self.estimators],
+            "first": self.first,
+            "last": self.last,
+        }
+        return json.dumps(facts)
 
     def cost(self) -> float:
-        return self.design.cost(self)
+        """Estimated seconds on one core."""
+        return self.source.cost(self)
 
 
 @dataclass(frozen=True)
-class Row:
-    """One fit. `error` is infinite where it broke down: `fault` says why.
+class FitRecord:
+    """One fit. `error` is infinite where it broke down; `failure` says why.
 
     `detail` is what lies behind the error: coefficients in simulations, scores site by site or round by round else.
     """
@@ -165,22 +190,22 @@ class Row:
     repetition: int
     error: float
     detail: tuple[float, ...] = ()
-    fault: str = ""
+    failure: str = ""
 
 
-def run(cell: Cell) -> list[Row]:
+def run(cell: Cell) -> list[FitRecord]:
     """Compute a cell on one thread; cells run beside each other."""
     threads = numba.get_num_threads()
     numba.set_num_threads(1)
     try:
         with threadpool_limits(1):
-            return list(cell.design.rows(cell))
+            return list(cell.source.compute(cell))
     finally:
         numba.set_num_threads(threads)
 
 
 def options(method: str, K: int | None) -> dict[str, Any]:
-    """Where a study counts iterations: K for each method; FedHybrid splits them 3 to 2, as the paper's 30 and 20."""
+    """Options of a method that runs K iterations; FedHybrid splits them 3 to 2, like the paper's 30 and 20."""
     if K is None or not METHODS[method].private:
         return {}
     if method == "fedhybrid":
@@ -189,5 +214,7 @@ def options(method: str, K: int | None) -> dict[str, Any]:
     return {"K": K}
 
 
-def word(*parts: object) -> int:
-    return zlib.crc32(repr(parts).encode())
+def study_seed(*parts: str | int | Sizes | Point | DataSource) -> int:
+    """A seed of 32 bits from what the draws may depend on."""
+    texts = (repr(part) if isinstance(part, (str, int)) else part.key() for part in parts)
+    return zlib.crc32(f"({', '.join(texts)})".encode())

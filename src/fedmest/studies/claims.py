@@ -1,7 +1,7 @@
 """The paper's claims about its experiments, C1 to C12, judged from stored numbers.
 
 Each claim is written as demands: contrasts of log(error), slopes and log ratios, that should lie below a limit. An
-error is a squared distance in simulations (means are compared), and one less a score on images (C9, C10: medians over
+error is a squared distance in simulations (means are compared), and one minus a score on images (C9, C10: medians over
 sites; C11, C12: means over runs). Some carry the claim (one a method, averaged over the grid); the others watch single
 curves and points. In a study a claim
 
@@ -22,9 +22,9 @@ from itertools import accumulate, pairwise
 import numpy as np
 
 from fedmest.methods import METHODS
-from fedmest.studies.base import CALIBRATIONS, PAPER, POOLED, Study
+from fedmest.studies.base import CALIBRATIONS, PAPER_METHODS, POOLED, Study
 from fedmest.studies.cells import Estimator, Point
-from fedmest.studies.summary import Contrast, Errors, Place, power, ratio, slope
+from fedmest.studies.summary import Contrast, ErrorTable, Place, power, ratio, slope
 
 CONFIDENCE = 0.95
 FLAT = -0.05  # a slope or log ratio above this changes nothing: doubling m takes less than 3.4 % off the error
@@ -36,7 +36,7 @@ CLAIMS = {
     "C2": "MSE falls with the rows of a site",
     "C3": "FedHybrid is at least as good as FedSGD",
     "C4": "FedNewton is better than FedAvg",
-    "C5": "With about 400 rows a site FedNewton is best and FedAvg worst",
+    "C5": "With about 400 rows per site FedNewton is best and FedAvg worst",
     "C6": "At mu = 2 MSE is U-shaped in K, and lies above mu = 6 for K > 100",
     "C7": "With the total fixed FedAvg rises fastest with m and the others stay flat",
     "C8": "All of these hold for Poisson regression",
@@ -76,19 +76,19 @@ class Finding:
 
     def evidence(self) -> str:
         """The contrasts that carry the claim, then those that break it, worst first."""
-        parts, said = [], ""
+        parts, last = [], ""
         for demand in (d for d in self.demands if d.carries):
             about = demand.contrast.label.partition(", ")[0]
-            parts.append(_tell(demand).removeprefix(f"{about}, ") if about == said else _tell(demand))
-            said = about
+            parts.append(_describe(demand).removeprefix(f"{about}, ") if about == last else _describe(demand))
+            last = about
         others = [d for d in self.broken if not d.carries]
         watched = sum(not d.carries for d in self.demands)
         if others:
-            parts.append(f"against it {len(others)} of {watched}: " + "; ".join(_tell(d) for d in others[:2]))
+            parts.append(f"against it {len(others)} of {watched}: " + "; ".join(_describe(d) for d in others[:2]))
         return "; ".join(parts)
 
 
-def _tell(demand: Demand) -> str:
+def _describe(demand: Demand) -> str:
     c = demand.contrast
     if math.isnan(c.value):
         return f"{c.label}: fits broke down"
@@ -102,7 +102,10 @@ def _tell(demand: Demand) -> str:
 
 
 def _digits(x: float) -> str:
-    """
+    """Number as a short text.
+
+    Examples
+    --------
     >>> [_digits(x) for x in (1.054, 0.0234, 62.29, 4.04e7, 5.4e-5)]
     ['1.05', '0.023', '62', '4e7', '5e-5']
     """
@@ -111,7 +114,7 @@ def _digits(x: float) -> str:
     return f"{x:.2g}" if 0.001 <= x < 100 else power(x)
 
 
-def judge(claim: str, errors: Errors, calibration: str) -> Finding:
+def judge(claim: str, errors: ErrorTable, calibration: str) -> Finding:
     """One claim in one study."""
     demands = tuple(_DEMANDS[claim](errors, partial(Estimator, calibration=calibration)))
     broken = []
@@ -129,7 +132,7 @@ def judge(claim: str, errors: Errors, calibration: str) -> Finding:
     return Finding(claim, errors.study.id, calibration, verdict, demands, tuple(broken))
 
 
-def judge_all(studies: Mapping[str, Errors]) -> list[Finding]:
+def judge_all(studies: Mapping[str, ErrorTable]) -> list[Finding]:
     """Every claim in every study that bears on it and has been computed."""
     return [
         judge(claim, errors, calibration)
@@ -140,7 +143,7 @@ def judge_all(studies: Mapping[str, Errors]) -> list[Finding]:
     ]
 
 
-def listed(studies: Iterable[Study]) -> dict[str, str]:
+def by_id(studies: Iterable[Study]) -> dict[str, str]:
     """The claims to report on: those of the images studied, and all about simulations as soon as there is one."""
     own = {claim for study in studies for claim in study.claims}
     simulated = set(CLAIMS) - set(ON_IMAGES)
@@ -166,10 +169,10 @@ Make = Callable[..., Estimator]  # of a method, under the calibration that is ju
 
 
 def _title(method: str) -> str:
-    return METHODS[method].title
+    return METHODS[method].display_name
 
 
-def _curves(errors: Errors, along: str) -> dict[str, list[Point]]:
+def _curves(errors: ErrorTable, along: str) -> dict[str, list[Point]]:
     """Points by what stays the same on a curve: the sizes where m varies along it, m where the sizes do."""
     found: dict[str, list[Point]] = {}
     for point in errors.study.points:
@@ -177,12 +180,12 @@ def _curves(errors: Errors, along: str) -> dict[str, list[Point]]:
     return found
 
 
-def _methods(errors: Errors) -> list[str]:
+def _methods(errors: ErrorTable) -> list[str]:
     """The paper's own methods in a study."""
     return [method for method in errors.study.methods if METHODS[method].in_paper]
 
 
-def _falls(errors: Errors, make: Make, along: str) -> list[Demand]:
+def _falls(errors: ErrorTable, make: Make, along: str) -> list[Demand]:
     demands = []
     curves = _curves(errors, along)
     for method in _methods(errors):
@@ -199,7 +202,7 @@ def _falls(errors: Errors, make: Make, along: str) -> list[Demand]:
     return demands
 
 
-def _better(errors: Errors, make: Make, first: str, second: str, limit: float = 0.0) -> list[Demand]:
+def _better(errors: ErrorTable, make: Make, first: str, second: str, limit: float = 0.0) -> list[Demand]:
     """`first` has the smaller error: on average over the grid, and nowhere the larger one."""
     points = errors.study.points
     pairs = {point: ((point, make(first)), (point, make(second))) for point in points}
@@ -207,26 +210,28 @@ def _better(errors: Errors, make: Make, first: str, second: str, limit: float = 
     mean = errors.contrast(label, ratio([a for a, _ in pairs.values()], [b for _, b in pairs.values()]))
     singles = [
         Demand(
-            errors.contrast(f"{label} at m = {point.m}, n = {point.sizes.label}", ratio([a], [b])), a, carries=False,
+            errors.contrast(f"{label} at m = {point.m}, n = {point.sizes.label}", ratio([a], [b])),
+            a,
+            carries=False,
             rival=second,
         )
         for point, (a, b) in pairs.items()
-    ]  # fmt: skip
+    ]
     worst = max(singles, key=lambda d: d.contrast.value)
     return [Demand(mean, worst.suspect, limit, rival=second), *singles]
 
 
-def _best_and_worst(errors: Errors, make: Make) -> list[Demand]:
+def _best_and_worst(errors: ErrorTable, make: Make) -> list[Demand]:
     best = [d for other in ("fedsgd", "fedhybrid", "fedavg") for d in _better(errors, make, "fednewton", other)]
     return [*best, *(d for other in ("fedsgd", "fedhybrid") for d in _better(errors, make, other, "fedavg"))]
 
 
-def _u_shape(errors: Errors, make: Make) -> list[Demand]:
+def _u_shape(errors: ErrorTable, make: Make) -> list[Demand]:
     at = {(point.mu, point.K): point for point in errors.study.points}
     low, high = sorted({mu for mu, _ in at})[:2]
     steps = sorted({K for _, K in at if K is not None})
     demands = []
-    for method in PAPER:
+    for method in PAPER_METHODS:
         arm = make(method)
         best = min((at[low, K] for K in steps[1:-1]), key=lambda point: errors.mse(point, arm)[0])
         for end in (steps[0], steps[-1]):
@@ -240,10 +245,10 @@ def _u_shape(errors: Errors, make: Make) -> list[Demand]:
     return demands
 
 
-def _spread(errors: Errors, make: Make) -> list[Demand]:
+def _spread(errors: ErrorTable, make: Make) -> list[Demand]:
     demands = []
     curves = _curves(errors, "m").values()
-    for method in PAPER:
+    for method in PAPER_METHODS:
         if method == "fedavg":
             continue
         faster: dict[Place, float] = {}
@@ -260,7 +265,7 @@ def _spread(errors: Errors, make: Make) -> list[Demand]:
     return demands
 
 
-def _newton_leads(errors: Errors, make: Make) -> list[Demand]:
+def _newton_leads(errors: ErrorTable, make: Make) -> list[Demand]:
     """FedNewton ahead of the other private methods at every budget, and everyone ahead of sites alone.
 
     The closest of each carry the claim.
@@ -287,7 +292,7 @@ def _with_budget(arm: Estimator) -> str:
     return _title(arm.method) + (f" at mu = {arm.mu:g}" if arm.mu is not None else "")
 
 
-def _grows_and_leads(errors: Errors, make: Make) -> list[Demand]:
+def _grows_and_leads(errors: ErrorTable, make: Make) -> list[Demand]:
     ends = {"small": min(errors.study.points, key=Point.rows), "large": max(errors.study.points, key=Point.rows)}
     local = ("fedavg", "fednewton-iter")
     pairs = [("small", first, second) for first in local for second in ("fedsgd", "fedhybrid")]
@@ -301,7 +306,7 @@ def _grows_and_leads(errors: Errors, make: Make) -> list[Demand]:
     return [*_falls(errors, make, "n"), *leads]
 
 
-def _worse_with_sites(errors: Errors, make: Make) -> list[Demand]:
+def _worse_with_sites(errors: ErrorTable, make: Make) -> list[Demand]:
     demands = []
     for method in _methods(errors):
         places = [(point, make(method)) for point in errors.study.points]
@@ -310,7 +315,7 @@ def _worse_with_sites(errors: Errors, make: Make) -> list[Demand]:
     return demands
 
 
-_DEMANDS: dict[str, Callable[[Errors, Make], list[Demand]]] = {
+_DEMANDS: dict[str, Callable[[ErrorTable, Make], list[Demand]]] = {
     "C1": partial(_falls, along="m"),
     "C2": partial(_falls, along="n"),
     "C3": partial(_better, first="fedhybrid", second="fedsgd", limit=AS_GOOD),
@@ -331,21 +336,21 @@ RARE = 3.0  # a mean that many times its median is that of rare draws
 CAUSES = ("sampling", "the algorithm itself", "clipping", "noise")
 
 
-def anatomy(errors: Errors, point: Point, method: str, calibration: str) -> dict[str, float]:
+def anatomy(errors: ErrorTable, point: Point, method: str, calibration: str) -> dict[str, float]:
     """The typical error of a method by cause: each is what it adds when it comes on top of those before it.
 
     Medians, for the means of some methods are those of single draws.
     """
-    from fedmest.studies.anatomy import STAGES
+    from fedmest.studies.definitions.anatomy import STAGES
 
     stages = [POOLED, *(Estimator(method, calibration, mu) for mu in STAGES)]
     ladder = [float(np.median(errors.at(point, stage))) for stage in stages]
     return dict(zip(CAUSES, [ladder[0], *(b - a for a, b in pairwise(ladder))], strict=True))
 
 
-def reason(finding: Finding, isolated: Errors) -> str:
-    """What lies behind a failure, for each method at fault where it is worst, from the runs that isolate causes."""
-    told = []
+def reason(finding: Finding, isolated: ErrorTable) -> str:
+    """What lies behind a failure, for each method that fails, where it is worst, from the runs that isolate causes."""
+    causes = []
     for method in dict.fromkeys(d.suspect[1].method for d in finding.broken):
         demand = next(d for d in finding.broken if d.suspect[1].method == method)
         point, arm = demand.suspect
@@ -353,7 +358,7 @@ def reason(finding: Finding, isolated: Errors) -> str:
         where = f"{near.m} sites of {near.sizes.label} rows" + (f", K = {near.K}" if near.K else "")
         parts = anatomy(isolated, near, method, arm.calibration)
         if not all(map(math.isfinite, parts.values())):
-            told.append(f"{_title(method)} at {where}: fits broke down")
+            causes.append(f"{_title(method)} at {where}: fits broke down")
             continue
         if demand.rival:
             behind = _stages(parts, anatomy(isolated, near, demand.rival, arm.calibration))
@@ -362,8 +367,8 @@ def reason(finding: Finding, isolated: Errors) -> str:
             largest = sorted(parts, key=lambda cause: -parts[cause])[:2]
             shares = (f"{100 * parts[cause] / math.fsum(parts.values()):.0f} % {cause}" for cause in largest)
             text = f"{_title(method)}'s median error at {where}: {', '.join(shares)}"
-        told.append(text + _tail(isolated, near, arm))
-    return "; ".join(told)
+        causes.append(text + _tail(isolated, near, arm))
+    return "; ".join(causes)
 
 
 def _stages(parts: Mapping[str, float], rival: Mapping[str, float]) -> str:
@@ -373,7 +378,7 @@ def _stages(parts: Mapping[str, float], rival: Mapping[str, float]) -> str:
     return f"{without} without noise and clipping, {clipped} with clipping, {full} with both"
 
 
-def _tail(errors: Errors, point: Point, arm: Estimator) -> str:
+def _tail(errors: ErrorTable, point: Point, arm: Estimator) -> str:
     """Where means are those of rare draws: by how much, and whether they come without noise and clipping, too."""
     with_noise, without = (
         float(np.mean(found) / np.median(found))

@@ -1,28 +1,28 @@
-"""From ids to a folder: run what is missing, then write tables, figures, and the page with the verdicts."""
+"""From ids of studies to verdicts: compute the cells that are missing in a folder, and judge the paper's claims."""
 
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from fedmest.errors import InputError
-from fedmest.studies import STUDIES, claims, figures, page, studies_named
+from fedmest.core.exceptions import InputError
+from fedmest.studies import STUDIES, claims, studies_named
 from fedmest.studies.base import SCALES, Study
 from fedmest.studies.cells import Cell
 from fedmest.studies.claims import Finding
 from fedmest.studies.runner import Done, check, check_installed, complete
-from fedmest.studies.simulated import Simulated
+from fedmest.studies.sources.simulated import Simulated
 from fedmest.studies.store import Store
-from fedmest.studies.summary import Errors
+from fedmest.studies.summary import ErrorTable
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What is to be run, under which options."""
+class ReproductionJob:
+    """Which studies to run, at which scale and under which options."""
 
     studies: tuple[Study, ...]
     repetitions: int | None  # None: each study's own at this scale
@@ -30,10 +30,15 @@ class Plan:
     scale: str = "quick"
 
     @classmethod
-    def of(
-        cls, ids: Sequence[str] = (), scale: str = "quick", reps: int | None = None, mu: float | None = None,
-        theta: tuple[float, ...] | None = None, feature_sd: float | None = None,
-    ) -> "Plan":  # fmt: skip
+    def create(
+        cls,
+        ids: Sequence[str] = (),
+        scale: str = "quick",
+        reps: int | None = None,
+        mu: float | None = None,
+        theta: tuple[float, ...] | None = None,
+        feature_sd: float | None = None,
+    ) -> "ReproductionJob":
         """All simulations unless studies are named; `mu`, `theta` (the intercept first), `feature_sd` change them.
 
         At the quick scale, a long study is left out unless its full id is given.
@@ -49,7 +54,7 @@ class Plan:
         if theta is not None and not (len(theta) > 1 and all(map(math.isfinite, theta))):
             raise InputError("beta needs the intercept and at least one slope, finite numbers such as 0.5,-0.5")
         options = {"mu": mu, "theta": theta, "feature_sd": feature_sd}
-        simulations = [name for name, study in STUDIES.items() if isinstance(study.design, Simulated)]
+        simulations = [name for name, study in STUDIES.items() if isinstance(study.source, Simulated)]
         chosen = dict.fromkeys(
             study.id
             for name in ids or simulations
@@ -60,20 +65,11 @@ class Plan:
         given = {name: value for name, value in options.items() if value is not None}
         return cls(studies, reps, given, scale)
 
-    def flags(self) -> str:
-        """As they are given on the command line."""
-        text = f" --scale {self.scale}" if self.repetitions is None else f" --reps {self.repetitions}"
-        for flag, value in (("mu", self.options.get("mu")), ("sigma", self.options.get("feature_sd"))):
-            text += f" --{flag} {value!r}" if value is not None else ""
-        if theta := self.options.get("theta"):
-            text += f" --beta {','.join(map(repr, theta))}"
-        return text
-
-    def reps(self, study: Study) -> int:
+    def repetitions_of(self, study: Study) -> int:
         return self.repetitions or study.repetitions[SCALES.index(self.scale)]
 
     def cells_of(self, study: Study) -> list[Cell]:
-        return study.cells(self.reps(study))
+        return study.cells(self.repetitions_of(study))
 
     def cells(self) -> list[Cell]:
         return [cell for study in self.studies for cell in self.cells_of(study)]
@@ -86,43 +82,46 @@ class Plan:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the folder now holds: studies that are complete in it, and the verdicts from them."""
+    """What a folder holds: the studies that are complete in it, and the verdicts from them."""
 
-    errors: dict[str, Errors]
+    errors: dict[str, ErrorTable]
     findings: list[Finding]
-    seconds: float  # by the clock, of all cells that went into it
+    seconds: float  # wall time, summed over all cells that went into it
     cells: int
     left_out: int  # stored cells of these studies under other settings
-    computed: int = 0  # cells of this call; the others were there
-    wall: float = 0.0  # seconds that they took together
+    computed: int = 0  # cells of this call; the others were stored before
+    wall: float = 0.0  # seconds from the first to the last of these
+    fits: pd.DataFrame = field(default_factory=pd.DataFrame, repr=False)  # one row per fit
+
+    def claims(self) -> dict[str, str]:
+        """The claims to report on, by id."""
+        return claims.by_id(errors.study for errors in self.errors.values())
+
+    def summary(self) -> pd.DataFrame:
+        """One row per study, point and estimator: mean, standard error, median."""
+        return pd.concat([errors.frame() for errors in self.errors.values()])
 
 
-def reproduce(
-    plan: Plan,
+def run(
+    job: ReproductionJob,
     folder: Path,
     workers: int,
     backend: str = "loky",
     address: str | None = None,
     progress: Callable[[Done], None] | None = None,
 ) -> Outcome:
-    """Complete the plan's cells in the folder's store, then write everything that follows from them."""
+    """Complete the job's cells in the folder's store, and judge all studies that are complete there."""
     check(workers, backend, address)  # before there is a folder
     check_installed(backend)
-    figures.check_installed()
-    for study in plan.studies:
-        study.design.check()
+    for study in job.studies:
+        study.source.check()
     with Store(folder) as store:
-        computed, start = len(store.missing(plan.cells())), time.perf_counter()
-        complete(plan.cells(), store, workers, backend, address, progress)
+        computed, start = len(store.missing(job.cells())), time.perf_counter()
+        complete(job.cells(), store, workers, backend, address, progress)
         wall = time.perf_counter() - start
-        studies = [study for study in plan.all_studies() if not store.missing(plan.cells_of(study))]
-        cells = [cell for study in studies for cell in plan.cells_of(study)]
-        table = store.table(cells)
+        studies = [study for study in job.all_studies() if not store.missing(job.cells_of(study))]
+        cells = [cell for study in studies for cell in job.cells_of(study)]
+        fits = store.table(cells)
         seconds, left_out = store.seconds(cells), store.others(cells)
-    errors = {study.id: Errors(study, table) for study in studies}
-    outcome = Outcome(errors, claims.judge_all(errors), seconds, len(cells), left_out, computed, wall)
-    table.to_parquet(folder / "results.parquet", index=False)
-    pd.concat([e.frame() for e in errors.values()]).to_csv(folder / "summary.csv", index=False, float_format="%.6g")
-    drawn = {name: figures.draw(found, folder / "figures") for name, found in errors.items()}
-    page.write(outcome, plan, drawn, folder)
-    return outcome
+    errors = {study.id: ErrorTable(study, fits) for study in studies}
+    return Outcome(errors, claims.judge_all(errors), seconds, len(cells), left_out, computed, wall, fits)

@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 
-from fedmest.errors import InputError
-from fedmest.studies.cells import Cell, Row, run
+from fedmest.core.exceptions import InputError
+from fedmest.studies.cells import Cell, FitRecord, run
 from fedmest.studies.store import Store
 
 BACKENDS = {"loky": ("joblib", "studies"), "dask": ("distributed", "dask"), "ray": ("ray", "ray")}  # package, extra
-ORPHANED = 20  # seconds without work after which processes end, if whoever started them was killed
+ORPHANED = 20  # seconds without work after which processes end, if their parent was killed
 
 
 @dataclass(frozen=True)
@@ -68,14 +68,15 @@ def check(workers: int, backend: str, address: str | None) -> None:
 
 
 def check_installed(backend: str) -> None:
+    """Raise an InputError if the package of a backend is not installed."""
     package, extra = BACKENDS[backend]
     if find_spec(package) is None:
         raise InputError(f"backend {backend} needs {package}: pip install 'fedmest[{extra}]'")
 
 
-def _timed(cell: Cell) -> tuple[Cell, list[Row], float]:
+def _timed(cell: Cell) -> tuple[Cell, list[FitRecord], float]:
     if threading.current_thread() is threading.main_thread() and multiprocessing.parent_process() is not None:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever started this process
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent process
     start = time.perf_counter()
     try:
         rows = run(cell)
@@ -84,7 +85,7 @@ def _timed(cell: Cell) -> tuple[Cell, list[Row], float]:
     return cell, rows, time.perf_counter() - start
 
 
-def _finished(cells: Sequence[Cell], backend: str, workers: int) -> Iterator[tuple[Cell, list[Row], float]]:
+def _finished(cells: Sequence[Cell], backend: str, workers: int) -> Iterator[tuple[Cell, list[FitRecord], float]]:
     """Cells as they are done. Ray's backend gives back whole lists only, so it gets a few cells at a time."""
     from joblib import Parallel, delayed
 

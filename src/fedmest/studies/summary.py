@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from fedmest.core.typing import FloatArray
 from fedmest.methods import METHODS
-from fedmest.privacy.gdp import Array
 from fedmest.studies.base import Study
 from fedmest.studies.cells import Estimator, Point
 
@@ -30,18 +30,18 @@ class Contrast:
         return self.value - reach, self.value + reach
 
 
-class Errors:
+class ErrorTable:
     """Errors of one study, an array over repetitions (or sites) for each place on its grid."""
 
     def __init__(self, study: Study, table: pd.DataFrame) -> None:
         self.study = study
         own = table[table["study"] == study.id] if len(table) else table
         grouped = (
-            {key: study.design.errors(p) for key, p in own.groupby(["m", "n", "mu", "K", "estimator"], sort=False)}
+            {key: study.source.errors(p) for key, p in own.groupby(["m", "n", "mu", "K", "estimator"], sort=False)}
             if len(own)
             else {}
         )
-        self._errors: dict[Place, Array] = {}
+        self._errors: dict[Place, FloatArray] = {}
         for point in study.points:
             for estimator in study.estimators:
                 key = (point.m, point.sizes.label, point.mu, -1 if point.K is None else point.K, estimator.label)
@@ -52,7 +52,7 @@ class Errors:
         """Whether every place has been computed."""
         return len(self._errors) == len(self.study.points) * len(self.study.estimators)
 
-    def at(self, point: Point, estimator: Estimator) -> Array:
+    def at(self, point: Point, estimator: Estimator) -> FloatArray:
         return self._errors[point, estimator]
 
     def mse(self, point: Point, estimator: Estimator) -> tuple[float, float]:
@@ -80,22 +80,22 @@ class Errors:
         reps = min(len(errors) for errors, _ in places)
         if not all(np.isfinite(errors).all() for errors, _ in places):
             return Contrast(label, math.nan, math.nan, reps)
-        centre = np.mean if self.study.design.typical == "mean" else np.median
+        centre = np.mean if self.study.source.typical == "mean" else np.median
         value = math.fsum(weight * math.log(centre(errors)) for errors, weight in places)
         pull = sum((weight * self._pull(errors)[:reps] for errors, weight in places), np.zeros(reps))
         se = float(pull.std(ddof=1) / math.sqrt(reps)) if reps > 1 else math.inf
         return Contrast(label, value, se, reps)
 
-    def _pull(self, errors: Array) -> Array:
+    def _pull(self, errors: FloatArray) -> FloatArray:
         """How much each error moves the logarithm of their mean, or of their median (its influence function)."""
-        if self.study.design.typical == "mean":
+        if self.study.source.typical == "mean":
             return np.asarray(errors / errors.mean())
         low, middle, high = np.quantile(errors, (0.3, 0.5, 0.7))
         density = 0.4 / max(high - low, 1e-300)
         return np.asarray((np.sign(errors - middle) / 2) / density / middle)
 
     def frame(self) -> pd.DataFrame:
-        """One line a place: mean, standard error, median, and how many fits broke down."""
+        """One row per place: mean, standard error, median, and how many fits broke down."""
         lines = []
         for (point, estimator), errors in self._errors.items():
             mse, se = self.mse(point, estimator)
@@ -108,7 +108,7 @@ class Errors:
 
 
 def power(x: float) -> str:
-    """A very large or small number in the room of three letters.
+    """A very large or small number in about three characters.
 
     >>> power(4.04e7), power(5.4e-5), power(2e12)
     ('4e7', '5e-5', '2e12')
