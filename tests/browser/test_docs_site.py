@@ -27,10 +27,11 @@ def address(site: tuple[Path, str]) -> Iterator[str]:
 
 
 def find(page: Any, word: str) -> None:
-    """Type a word until there is a result: what is typed before the page's search is ready is lost."""
-    result = page.locator(".md-search-result__link").first
-    for attempt in range(6):
-        page.locator("input.md-search__input").fill(word + " " * attempt)
+    """Type a word key by key (the page listens to keys) until there is a result; what is typed too early is lost."""
+    box, result = page.locator("input.md-search__input"), page.locator(".md-search-result__link").first
+    for _ in range(6):
+        box.fill("")
+        box.press_sequentially(word)
         try:
             return result.wait_for(timeout=10_000)
         except PlaywrightTimeout:
