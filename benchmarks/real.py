@@ -18,7 +18,7 @@ mean. Of a case's runs the report gives
     limit     rmsz if all of mu went to one clipped score at the pooled estimate, with the best metric and bound
     intervals share of runs that give intervals
     honest    share of coefficients with the pooled estimate within 1.96 claimed privacy sd
-    told      share of runs that warn or refuse
+    warned, refused   shares of runs; a refused run has no estimate and is in no other column but this
     silent    largest rmsz of a run that does neither; "> 5" is the share of runs that are off by more, silently
     signs     share of coefficients beyond 3 s whose sign is right
 """
@@ -36,7 +36,7 @@ os.environ.setdefault("NUMBA_NUM_THREADS", "1")
 import numpy as np
 import pandas as pd
 from joblib import Parallel, delayed
-from problems import names
+from problems import GROUPS, names
 from yardstick import block
 
 CASES = ("declared", "open")
@@ -70,8 +70,8 @@ def measure(given: argparse.Namespace) -> None:
         for number, lines in enumerate(found, 1):
             file.writelines(json.dumps(line) + "\n" for line in lines)
             file.flush()
-            print(f"\r{number} of {len(tasks)} blocks of runs", end="", file=sys.stderr)
-    print(file=sys.stderr)
+            if sys.stderr.isatty():
+                print(f"\r{number} of {len(tasks)} blocks of runs ", end="", file=sys.stderr)
 
 
 def read(path: Path) -> Iterator[dict[str, Any]]:
@@ -102,7 +102,8 @@ def summary(lines: list[dict[str, Any]]) -> dict[str, float]:
         "limit": lines[0][f"limit_{kind}"],
         "intervals": sum(line["intervals"] for line in fitted) / len(lines),
         "honest": float(np.mean(np.concatenate(inside))) if inside else np.nan,
-        "told": 1 - len(silent) / len(lines),
+        "warned": sum(bool(line["warnings"]) for line in fitted) / len(lines),
+        "refused": 1 - len(fitted) / len(lines),
         "silent": max(silent, default=np.nan),
         "> 5": sum(size > FAR for size in silent) / len(lines),
         "signs": signs[0] / signs[1] if signs[1] else np.nan,
@@ -112,7 +113,7 @@ def summary(lines: list[dict[str, Any]]) -> dict[str, float]:
     }
 
 
-SHARES = ("intervals", "honest", "told", "> 5", "signs")
+SHARES = ("intervals", "honest", "warned", "refused", "> 5", "signs")
 RATIOS = ("rmsz", "model", "HC0", "median", "limit")
 
 
@@ -123,7 +124,8 @@ def report(path: Path) -> None:
         cases = groups.setdefault((label, line["mu"]), {})
         cases.setdefault((line["problem"], line["case"], line["model"]), []).append(line)
     for (label, mu), cases in sorted(groups.items()):
-        frame = pd.DataFrame({case: summary(lines) for case, lines in cases.items()}).T
+        order = sorted(cases, key=lambda case: (GROUPS["all"].index(case[0]), CASES.index(case[1])))
+        frame = pd.DataFrame({case: summary(cases[case]) for case in order}).T
         print(f"\nmethod {label}, mu = {mu:g}\n")
         print("| problem | case | " + " | ".join(frame.columns) + " |\n" + "|---" * (2 + len(frame.columns)) + "|")
         for (name, case, _), values in frame.iterrows():

@@ -13,6 +13,7 @@ from scipy.special import expit, softmax
 
 import fedmest as fm
 
+BOUNDS = 1 - np.append(np.geomspace(0.2, 1e-4, 40), 0)  # quantiles of scores; lower, and the step is no Newton step
 remembered = lru_cache(maxsize=4)  # runs come problem by problem
 
 
@@ -36,7 +37,7 @@ class Pooled:
         lengths = np.linalg.norm(self.white, axis=1)
         noise = 2 / mu * np.sqrt(len(self.sizes)) / self.sizes.sum()  # sd per unit of bound
         found = []
-        for bound in np.quantile(lengths, [*np.linspace(0.2, 0.98, 40), 0.99, 0.995, 0.998, 0.999, 0.9995, 1.0]):
+        for bound in np.quantile(lengths, BOUNDS):
             bias = np.mean(np.minimum(1, bound / lengths)[:, None] * self.white, axis=0)
             errors = (bound * noise) ** 2 * np.sum(self.root**2, axis=1) + (self.root @ bias) ** 2
             found.append(np.mean(errors / se**2))
