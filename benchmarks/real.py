@@ -4,9 +4,10 @@
     python benchmarks/real.py --problems tuning,rwm --mu 1,2,4 --cases declared --method fedirls --out other.jsonl
     python benchmarks/real.py report twelve.jsonl
 
-Problems are the twelve of `benchmarks/problems.py` and the tables of `fm.realistic_table`; each is fitted with all bounds
-declared ("declared") and with those of yes/no columns alone ("open"). Noise is independent in every case: the seed of a
-run follows from problem, case, mu and replicate. Every run is a line of the file; lines that are there are not run again.
+Problems are the twelve of `benchmarks/problems.py` and the tables of `fm.realistic_table`; each is fitted with all
+bounds declared ("declared") and with those of yes/no columns alone ("open"). Noise is independent in every case: the
+seed of a run follows from problem, case, mu and replicate. Every run is a line of the file; lines that are there are
+not run again, so another version of the code needs another file.
 
 z = (private - pooled) / s for each coefficient, intercept included, in original units; classes as differences to the
 first. s is the standard error of the pooled fit: from the model, and HC0 for counts, whose variance is far from their
@@ -36,6 +37,7 @@ os.environ.setdefault("NUMBA_NUM_THREADS", "1")
 import numpy as np
 import pandas as pd
 from joblib import Parallel, delayed
+
 from problems import GROUPS, names
 from yardstick import block
 
@@ -132,7 +134,8 @@ def report(path: Path) -> None:
             print(f"| {name} | {case} | {shown(values)} |")
         totals = [("all", [True] * len(frame))]
         totals += [(case, [row[1] == case for row in frame.index]) for case in CASES]
-        totals += [(model, [row[2] == model for row in frame.index]) for model in sorted({row[2] for row in frame.index})]
+        models = sorted({row[2] for row in frame.index})
+        totals += [(model, [row[2] == model for row in frame.index]) for model in models]
         for title, chosen in totals:
             if any(chosen):
                 print(f"| **{title}** | | {shown(overall(frame[chosen]))} |")
@@ -155,7 +158,8 @@ def shown(values: pd.Series) -> str:
         elif column in SHARES:
             cells.append(f"{100 * value:.{1 if column == '> 5' else 0}f} %")
         else:
-            cells.append(f"{value:.0f}" if column in ("runs", "rounds") else f"{value:.3g}" if value < 100 else f"{value:.0f}")
+            whole = column in ("runs", "rounds") or value >= 100
+            cells.append(f"{value:.0f}" if whole else f"{value:.3g}")
     return " | ".join(cells)
 
 

@@ -1,4 +1,4 @@
-"""Runs beside the fit over all rows: what `benchmarks/real.py` measures, kept apart so that its processes can import it."""
+"""Private fits beside the fit over all rows: what the processes of `benchmarks/real.py` import."""
 
 import hashlib
 import json
@@ -8,12 +8,13 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from problems import problem
 from scipy.special import expit, softmax
 
 import fedmest as fm
+from problems import problem
 
-BOUNDS = 1 - np.append(np.geomspace(0.2, 1e-4, 40), 0)  # quantiles of scores; lower, and the step is no Newton step
+BOUNDS = 1 - np.append(np.geomspace(0.9, 1e-4, 80), 0)  # quantiles of scores
+KEPT = 0.5  # of their mean square, at least: the Newton step of scores cut shorter is short for want of curvature
 remembered = lru_cache(maxsize=4)  # runs come problem by problem
 
 
@@ -38,7 +39,10 @@ class Pooled:
         noise = 2 / mu * np.sqrt(len(self.sizes)) / self.sizes.sum()  # sd per unit of bound
         found = []
         for bound in np.quantile(lengths, BOUNDS):
-            bias = np.mean(np.minimum(1, bound / lengths)[:, None] * self.white, axis=0)
+            factors = np.minimum(1, bound / lengths)
+            if np.mean(factors * lengths**2) < KEPT * np.mean(lengths**2):
+                continue
+            bias = np.mean(factors[:, None] * self.white, axis=0)
             errors = (bound * noise) ** 2 * np.sum(self.root**2, axis=1) + (self.root @ bias) ** 2
             found.append(np.mean(errors / se**2))
         return float(np.sqrt(min(found)))

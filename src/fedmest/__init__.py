@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         ScheduleError,
     )
     from fedmest.data.federation import Federation
+    from fedmest.data.realistic import RealisticTable, realistic_table
     from fedmest.interface.estimators import FederatedLinearRegression as FederatedLinearRegression  # an extra
     from fedmest.interface.estimators import FederatedLogisticRegression as FederatedLogisticRegression
     from fedmest.interface.estimators import FederatedPoissonRegressor as FederatedPoissonRegressor
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "METHODS", "MODELS", "AuditResult", "Comparison", "ConvergenceError", "Federation", "FedmestError", "InputError",
-    "NetworkModel", "NoStandardErrors", "Plan", "PrivacyReport", "QuorumError", "Result", "ScheduleError", "Settings",
-    "audit", "compare", "fit", "methods", "models", "plan",
+    "NetworkModel", "NoStandardErrors", "Plan", "PrivacyReport", "QuorumError", "RealisticTable", "Result",
+    "ScheduleError", "Settings", "audit", "compare", "fit", "methods", "models", "plan", "realistic_table",
 ]  # fmt: skip
 
 # compiled loops load with the first name that needs them, so that `import fedmest` and `fedmest --help` answer at once
@@ -44,6 +45,7 @@ _HOMES = {
         "ConvergenceError", "FedmestError", "InputError", "NoStandardErrors", "QuorumError", "ScheduleError",
     ),
     "data.federation": ("Federation",),
+    "data.realistic": ("RealisticTable", "realistic_table"),
     "interface.estimators": (
         "FederatedLinearRegression", "FederatedLogisticRegression", "FederatedPoissonRegressor", "FederatedRegressor",
     ),

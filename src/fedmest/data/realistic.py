@@ -1,8 +1,8 @@
 """Tables that look like those of the field: columns of any scale, rare indicators, heavy tails, sites of all sizes.
 
 Sixty tables to tune on and sixty to judge by, each a function of its number alone. Where a level of an indicator lacks
-an outcome, so that a fit over all rows might not exist, rows and columns are drawn anew; what was drawn of the outcome's
-law (how rare it is, how dispersed) stays, or rare outcomes would be left out.
+an outcome, so that a fit over all rows might not exist, rows and columns are drawn anew; the law of the outcomes (how
+rare, how dispersed) stays as drawn, or rare outcomes would be left out.
 """
 
 import math
@@ -156,8 +156,8 @@ def _draw(model: str, law: Mapping[str, Any], rng: np.random.Generator) -> Reali
         "rows": len(frame), "sites": n_sites, "size_shape": shape, "columns": len(kinds), "indicators": len(rare),
         "predictor_sd": spread, "site_sd": site_sd, **law,
     }  # fmt: skip
-    told = ", ".join(f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}" for name, value in facts.items())
-    return RealisticTable(frame, "y", "site", model, bounds, f"{model}: {told}", facts)
+    texts = [f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}" for name, value in facts.items()]
+    return RealisticTable(frame, "y", "site", model, bounds, f"{model}: {', '.join(texts)}", facts)
 
 
 def _site_of_each_row(rng: np.random.Generator) -> tuple[IntArray, float]:
